@@ -1,0 +1,37 @@
+"""Compare transformer language models layer by layer, in feature space and in embedding space.
+
+``embcompare.run(embcompare.ParameterAlignment("demo/gpt2-a", "demo/gpt2-b"))`` is the whole interface:
+settings in, a frozen result with its provenance out, computed once and kept on disk.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "run": "embcompare.jobs",
+    "load_model": "embcompare.models",
+    "inspect_model": "embcompare.models",
+    "ModelSpec": "embcompare.models",
+    "FeatureSpace": "embcompare.spaces",
+    "EmbeddingSpace": "embcompare.spaces",
+    "ParameterAlignment": "embcompare.experiments.parameters",
+    "ParameterMatches": "embcompare.experiments.matches",
+    "EmbcompareError": "embcompare.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that ``import embcompare`` costs no torch."""
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'embcompare' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

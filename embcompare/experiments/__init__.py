@@ -1,0 +1,26 @@
+"""One module an experiment: ``Settings`` in, ``Result`` out. Add an experiment by adding a module and a line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from embcompare.errors import SettingsError
+
+if TYPE_CHECKING:
+    from embcompare.experiments.base import Settings
+
+EXPERIMENTS: dict[str, tuple[str, str]] = {
+    "parameter-alignment": ("embcompare.experiments.parameters", "ParameterAlignment"),
+    "parameter-matches": ("embcompare.experiments.matches", "ParameterMatches"),
+}
+"""Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
+
+
+def settings_type(name: str) -> type[Settings]:
+    """Return the settings class of the experiment called ``name``; an unknown name raises ``SettingsError``."""
+    if name not in EXPERIMENTS:
+        raise SettingsError(f"There is no experiment '{name}'; there are {', '.join(EXPERIMENTS)}.")
+    module, attribute = EXPERIMENTS[name]
+    found: type[Settings] = getattr(import_module(module), attribute)
+    return found

@@ -1,0 +1,228 @@
+"""Spaces: what gives the vectors of two models coordinates in which they can be compared.
+
+In *feature space* a vector is its own d numbers, and two models share these coordinates only by accident.
+In *embedding space* a vector ``x`` of model A is read as its projection ``x E_Aᵀ`` on the vocabulary, one number
+a token; two models with a common vocabulary share those coordinates whatever their widths (Dar et al. 2023,
+section 3).
+
+No V-wide projection is ever built. With ``C`` the centring over the vocabulary, three small Gram matrices hold
+all that inner products need::
+
+    G_AA = E_Aᵀ C E_A      G_BB = E_Bᵀ C E_B      G_AB = E_Aᵀ C E_B
+
+``G_AA = T_Aᵀ T_A`` gives coordinates ``x T_Aᵀ`` that keep every norm and inner product among the vectors of A,
+likewise for B, and the *overlap* ``M`` with ``G_AB = T_Aᵀ M T_B`` links the two: the inner product of a vector of A
+and a vector of B is ``(x T_Aᵀ) M (y T_Bᵀ)ᵀ``, exactly. The singular values of ``M`` are the cosines between the two
+subspaces of the vocabulary space. Permuting the vocabulary of B, the null of every comparison, changes nothing
+but ``M``.
+
+Everything here is arrays: float64 for the factors, the caller's dtype for the vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from embcompare.errors import Incomparable
+
+# Directions whose share of the largest eigenvalue is below this hold rounding noise of the float64 Gram only.
+NULL_DIRECTION = 1e-12
+# A vector that keeps less than this share of the norm it could have is constant over the vocabulary up to rounding.
+UNDEFINED_NORM = 1e-6
+
+
+class Space:
+    """Common coordinates for the vectors of two models.
+
+    ``to_a`` is (r_a, d_a) and ``to_b`` is (r_b, d_b): own-norm coordinates of each model; ``overlap`` is (r_a, r_b),
+    the inner products between the two bases, or None where the two bases are one and the same. All float64.
+    """
+
+    def __init__(self, to_a: Tensor, to_b: Tensor, overlap: Tensor | None) -> None:
+        self.to_a, self.to_b, self.overlap = to_a, to_b, overlap
+
+    @property
+    def width_a(self) -> int:
+        """Width of the vectors of model A."""
+        return self.to_a.shape[1]
+
+    @property
+    def width_b(self) -> int:
+        """Width of the vectors of model B."""
+        return self.to_b.shape[1]
+
+    def own_a(self, x: Tensor) -> Tensor:
+        """Map vectors of A, (n, d_a), to (n, r_a): norms and inner products within A are those of the space."""
+        return x @ self.to_a.T.to(x)
+
+    def own_b(self, y: Tensor) -> Tensor:
+        """Map vectors of B, (n, d_b), to (n, r_b): norms and inner products within B are those of the space."""
+        return y @ self.to_b.T.to(y)
+
+    def meet_a(self, own: Tensor) -> Tensor:
+        """Bring own coordinates of A, (n, r_a), to the basis in which both models' inner products are taken, (n, r).
+
+        r is the smaller of r_a and r_b: what lies outside the smaller model's subspace meets nothing there, so it is
+        dropped. Norms must be taken before, from the own coordinates.
+        """
+        if self.overlap is None or self.overlap.shape[0] < self.overlap.shape[1]:
+            return own
+        return own @ self.overlap.to(own)
+
+    def meet_b(self, own: Tensor) -> Tensor:
+        """Bring own coordinates of B, (m, r_b), to the same basis as :meth:`meet_a`, (m, r)."""
+        if self.overlap is None or self.overlap.shape[0] >= self.overlap.shape[1]:
+            return own
+        return own @ self.overlap.T.to(own)
+
+    def inner(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inner products in the space between vectors of A (n, d_a) and of B (m, d_b): (n, m)."""
+        return self.meet_a(self.own_a(x)) @ self.meet_b(self.own_b(y)).T
+
+    def cosine(self, x: Tensor, y: Tensor) -> Tensor:
+        """Cosines in the space, (n, m): Pearson's correlations where the space is centred; NaN where undefined."""
+        return self.meet_a(self.unit_a(x)) @ self.meet_b(self.unit_b(y)).T
+
+    def unit_a(self, x: Tensor) -> Tensor:
+        """Own coordinates of A scaled to unit norm, (n, r_a); rows of NaN where the vector vanishes in the space."""
+        return _unit(self.own_a(x), x, self._reach_a)
+
+    def unit_b(self, y: Tensor) -> Tensor:
+        """Own coordinates of B scaled to unit norm, (n, r_b); rows of NaN where the vector vanishes in the space."""
+        return _unit(self.own_b(y), y, self._reach_b)
+
+    @cached_property
+    def _reach_a(self) -> float:
+        return float(torch.linalg.matrix_norm(self.to_a, 2))
+
+    @cached_property
+    def _reach_b(self) -> float:
+        return float(torch.linalg.matrix_norm(self.to_b, 2))
+
+    @cached_property
+    def _joint_b(self) -> Tensor:
+        """The (r_a + s, r_b) isometry of B's own coordinates into the joint basis that starts with A's."""
+        if self.overlap is None:
+            return torch.eye(self.to_b.shape[0], dtype=torch.float64)
+        outside = torch.eye(self.overlap.shape[1], dtype=torch.float64) - self.overlap.T @ self.overlap
+        values, vectors = torch.linalg.eigh(outside)
+        kept = values > NULL_DIRECTION
+        return torch.cat([self.overlap, values[kept].sqrt()[:, None] * vectors[:, kept].T])
+
+    def coordinates_a(self, x: Tensor) -> Tensor:
+        """Map vectors of A (n, d_a) to joint coordinates (n, r): the factor R_A; r is at most d_a + d_b."""
+        own = self.own_a(x)
+        missing = self._joint_b.shape[0] - own.shape[1]
+        return torch.nn.functional.pad(own, (0, missing))
+
+    def coordinates_b(self, y: Tensor) -> Tensor:
+        """Map vectors of B (n, d_b) to joint coordinates (n, r): the factor R_B."""
+        return self.own_b(y) @ self._joint_b.T.to(y)
+
+
+class FeatureSpace(Space):
+    """The hidden coordinates themselves: needs equal widths.
+
+    ``centred`` subtracts each vector's own mean over the d features, so that cosines are Pearson's correlations.
+    Raises :class:`Incomparable` for different widths.
+    """
+
+    def __init__(self, width_a: int, width_b: int, *, centred: bool = True) -> None:
+        if width_a != width_b:
+            raise Incomparable(
+                f"Feature space needs two models of one width, and these are {width_a} and {width_b} wide; "
+                "embedding space compares models of any width that share a vocabulary."
+            )
+        identity = torch.eye(width_a, dtype=torch.float64)
+        to = identity - 1.0 / width_a if centred else identity
+        super().__init__(to, to, None)
+
+    @property
+    def size(self) -> int:
+        """How many shared features there are: what the null permutes."""
+        return self.width_b
+
+    @property
+    def chance(self) -> float:
+        """Expected |correlation| of unrelated vectors, sqrt(2 / (π d)): the level of no agreement."""
+        return math.sqrt(2.0 / (math.pi * self.width_a))
+
+    def permuted(self, order: Tensor) -> Space:
+        """Return the null in which B's d features are shuffled by ``order``, a permutation of 0 … d-1."""
+        return Space(self.to_a, self.to_b, torch.eye(self.width_a, dtype=torch.float64)[order])
+
+
+class EmbeddingSpace(Space):
+    """Every vector read through the vocabulary: works for any two widths.
+
+    ``e_a`` (V, d_a) and ``e_b`` (V, d_b) are the two embedding (or unembedding) matrices with row k the same token in
+    both; any floating dtype, summed in float64 by blocks. ``centred`` subtracts each vector's mean over the
+    vocabulary (C), so that cosines are Pearson's correlations of the V-wide projections, as in Dar et al. 2023,
+    section 4.1. Raises :class:`Incomparable` when the rows are not paired or one matrix is constant.
+    """
+
+    def __init__(self, e_a: Tensor, e_b: Tensor, *, centred: bool = True, block: int = 8192) -> None:
+        if len(e_a) != len(e_b) or len(e_a) == 0:
+            raise Incomparable(
+                f"Embedding space needs one row a shared token in both matrices; got {len(e_a)} and {len(e_b)} rows."
+            )
+        self._e_a, self._e_b, self._block = e_a, e_b, block
+        self._mean_a, self._mean_b = (_mean(e, block) if centred else None for e in (e_a, e_b))
+        to_a, self._back_a = _isometry(_gram(e_a, e_a, self._mean_a, self._mean_a, block), "A")
+        to_b, self._back_b = _isometry(_gram(e_b, e_b, self._mean_b, self._mean_b, block), "B")
+        super().__init__(to_a, to_b, self._overlap())
+
+    @property
+    def size(self) -> int:
+        """How many shared tokens the space is read through: what the null permutes."""
+        return len(self._e_a)
+
+    def permuted(self, order: Tensor) -> Space:
+        """Return the null in which token k of A is paired with token ``order[k]`` of B: chance, and nothing else."""
+        return Space(self.to_a, self.to_b, self._overlap(order))
+
+    def _overlap(self, order: Tensor | None = None) -> Tensor:
+        cross = _gram(self._e_a, self._e_b, self._mean_a, self._mean_b, self._block, order)
+        return self._back_a @ cross @ self._back_b.T
+
+
+def _mean(e: Tensor, block: int) -> Tensor:
+    total = torch.zeros(e.shape[1], dtype=torch.float64, device=e.device)
+    for rows in e.split(block):
+        total += rows.double().sum(0)
+    return total / len(e)
+
+
+def _gram(
+    e_a: Tensor, e_b: Tensor, mean_a: Tensor | None, mean_b: Tensor | None, block: int, order: Tensor | None = None
+) -> Tensor:
+    """Sum over the vocabulary of centred outer products, in float64: centring first loses no digits to the mean."""
+    total = torch.zeros(e_a.shape[1], e_b.shape[1], dtype=torch.float64, device=e_a.device)
+    for start in range(0, len(e_a), block):
+        a = e_a[start : start + block].double()
+        b = (e_b[order[start : start + block]] if order is not None else e_b[start : start + block]).double()
+        total += (a if mean_a is None else a - mean_a).T @ (b if mean_b is None else b - mean_b)
+    return total.cpu()
+
+
+def _isometry(gram: Tensor, which: str) -> tuple[Tensor, Tensor]:
+    """Return T with TᵀT = gram, (r, d), and its left inverse's transpose, (r, d), null directions dropped."""
+    values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
+    kept = values > values[-1] * NULL_DIRECTION
+    if not torch.isfinite(values).all() or values[-1] <= 0:
+        raise Incomparable(
+            f"The embedding matrix of model {which} says nothing about the shared tokens (all rows are equal or not "
+            "finite), so there is no embedding space to compare in; feature space may still work."
+        )
+    root = values[kept].sqrt()[:, None]
+    return root * vectors[:, kept].T, vectors[:, kept].T / root
+
+
+def _unit(own: Tensor, x: Tensor, reach: float) -> Tensor:
+    norm = torch.linalg.vector_norm(own, dim=1, keepdim=True)
+    possible = torch.linalg.vector_norm(x, dim=1, keepdim=True) * reach
+    return torch.where(norm > possible * UNDEFINED_NORM, own / norm, torch.full_like(own, float("nan")))
