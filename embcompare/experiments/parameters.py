@@ -85,7 +85,12 @@ class ParameterAlignmentResult(Result):
         rows, columns = np.indices(self.values.shape)
         assigned = np.zeros(self.values.shape, dtype=bool)
         assigned[self.assignment[:, 0], self.assignment[:, 1]] = True
-        table = {"layer_a": rows, "layer_b": columns, "value": self.values, "centred": self.centred}
+        table: dict[str, np.ndarray] = {
+            "layer_a": rows,
+            "layer_b": columns,
+            "value": self.values,
+            "centred": self.centred,
+        }
         for name in ("null_mean", "null_sd", "z", "control"):
             table[name] = np.full(self.values.shape, np.nan) if (v := getattr(self, name)) is None else v
         table["assigned"] = assigned
