@@ -162,18 +162,20 @@ class EmbeddingSpace(Space):
     ``e_a`` (V, d_a) and ``e_b`` (V, d_b) are the two embedding (or unembedding) matrices with row k the same token in
     both; any floating dtype, summed in float64 by blocks. ``centred`` subtracts each vector's mean over the
     vocabulary (C), so that cosines are Pearson's correlations of the V-wide projections, as in Dar et al. 2023,
-    section 4.1. Raises :class:`Incomparable` when the rows are not paired or one matrix is constant.
+    section 4.1. ``common`` leaves out each model's that many strongest directions over the vocabulary: the first is
+    mostly how frequent a token is, which all vectors share and which drowns the rest (Mu and Viswanath 2018).
+    Raises :class:`Incomparable` when the rows are not paired, one matrix is constant, or no direction is left.
     """
 
-    def __init__(self, e_a: Tensor, e_b: Tensor, *, centred: bool = True, block: int = 8192) -> None:
+    def __init__(self, e_a: Tensor, e_b: Tensor, *, centred: bool = True, common: int = 0, block: int = 8192) -> None:
         if len(e_a) != len(e_b) or len(e_a) == 0:
             raise Incomparable(
                 f"Embedding space needs one row a shared token in both matrices; got {len(e_a)} and {len(e_b)} rows."
             )
         self._e_a, self._e_b, self._block = e_a, e_b, block
         self._mean_a, self._mean_b = (_mean(e, block) if centred else None for e in (e_a, e_b))
-        to_a, self._back_a = _isometry(_gram(e_a, e_a, self._mean_a, self._mean_a, block), "A")
-        to_b, self._back_b = _isometry(_gram(e_b, e_b, self._mean_b, self._mean_b, block), "B")
+        to_a, self._back_a = _isometry(_gram(e_a, e_a, self._mean_a, self._mean_a, block), "A", common)
+        to_b, self._back_b = _isometry(_gram(e_b, e_b, self._mean_b, self._mean_b, block), "B", common)
         super().__init__(to_a, to_b, self._overlap())
 
     @property
@@ -209,8 +211,11 @@ def _gram(
     return total.cpu()
 
 
-def _isometry(gram: Tensor, which: str) -> tuple[Tensor, Tensor]:
-    """Return T with TᵀT = gram, (r, d), and its left inverse's transpose, (r, d), null directions dropped."""
+def _isometry(gram: Tensor, which: str, common: int) -> tuple[Tensor, Tensor]:
+    """Return T with TᵀT = gram, (r, d), and its left inverse's transpose, (r, d).
+
+    Null directions are dropped, and so are the ``common`` strongest.
+    """
     values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
     kept = values > values[-1] * NULL_DIRECTION
     if not torch.isfinite(values).all() or values[-1] <= 0:
@@ -218,6 +223,13 @@ def _isometry(gram: Tensor, which: str) -> tuple[Tensor, Tensor]:
             f"The embedding matrix of model {which} says nothing about the shared tokens (all rows are equal or not "
             "finite), so there is no embedding space to compare in; feature space may still work."
         )
+    if common:
+        if int(kept.sum()) <= common:
+            raise Incomparable(
+                f"The embedding matrix of model {which} has {int(kept.sum())} directions, so leaving out {common} "
+                "leaves nothing to compare in; leave out fewer."
+            )
+        kept[-common:] = False
     root = values[kept].sqrt()[:, None]
     return root * vectors[:, kept].T, vectors[:, kept].T / root
 

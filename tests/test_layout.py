@@ -29,6 +29,16 @@ def test_importing_embcompare_costs_neither_torch_nor_streamlit():
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
+def test_help_and_stored_results_need_no_torch():
+    done = python(
+        "import sys\n"
+        "from embcompare.experiments import EXPERIMENTS, settings_type\n"
+        "import embcompare.cli, embcompare.store\n"
+        "print([settings_type(name).experiment for name in EXPERIMENTS], 'torch' in sys.modules)"
+    )
+    assert done.stdout.strip().endswith("False"), done.stdout + done.stderr
+
+
 def test_the_core_never_imports_streamlit():
     done = python(
         "import sys\n"

@@ -255,6 +255,7 @@ def test_same_settings_give_the_same_bits_and_another_seed_another_null(pair):
         ("score", "best_match"),
         ("centred", False),
         ("embedding", "input"),
+        ("common", 1),
         ("dtype", "float64"),
         ("null_draws", 4),
     ],

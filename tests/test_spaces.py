@@ -76,6 +76,23 @@ def test_rank_deficient_embedding_drops_null_directions_and_stays_exact():
     torch.testing.assert_close(space.cosine(x, y), wide_cosine(x, y, e_a, e_b, True), atol=1e-10, rtol=0)
 
 
+def test_leaving_out_common_directions_is_projecting_them_out_of_the_wide_vectors():
+    e_a, e_b = gaussian(300, 10) + 2, gaussian(300, 14, seed=1)
+    e_a[:, 0] *= 9
+    x, y = gaussian(6, 10, seed=2), gaussian(5, 14, seed=3)
+
+    def without(projection, e, count):
+        strongest = torch.linalg.svd(e - e.mean(0), full_matrices=False)[0][:, :count]
+        return projection - projection @ strongest @ strongest.T
+
+    a, b = without(wide(x, e_a, True), e_a, 2), without(wide(y, e_b, True), e_b, 2)
+    expected = torch.nn.functional.normalize(a) @ torch.nn.functional.normalize(b).T
+    space = EmbeddingSpace(e_a, e_b, common=2)
+    torch.testing.assert_close(space.cosine(x, y), expected, atol=1e-10, rtol=0)
+    with pytest.raises(Incomparable, match="model A has 10 directions, so leaving out 10 leaves nothing"):
+        EmbeddingSpace(e_a, e_b, common=10)
+
+
 def test_same_model_twice_gives_correlation_one_with_itself():
     e = gaussian(300, 20)
     x = gaussian(8, 20, seed=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 RANDOM_ASSIGNMENTS = 20_000
 
@@ -55,6 +54,8 @@ def depth_agreement(matrix: np.ndarray, seed: int = 0, sampled: int = RANDOM_ASS
     (L_a, L_b), not necessarily square; Dar et al. 2023, section 4.1 for the assignment. An undefined cell is never
     preferred to a defined one. ``sampled`` random assignments give the p-value; 0 leaves it out (NaN).
     """
+    from scipy.optimize import linear_sum_assignment
+
     filled = np.where(np.isnan(matrix), np.nanmin(matrix) - 1.0 if not np.isnan(matrix).all() else 0.0, matrix)
     rows, columns = linear_sum_assignment(filled, maximize=True)
     pairs = np.stack([rows, columns], axis=1).astype(np.int64)

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
@@ -26,6 +23,7 @@ from embcompare.measures.matching import whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from embcompare.models import LoadedModel
 
@@ -85,6 +83,13 @@ class ParameterMatches(Settings):
         "embedding", label="Space", choices=("embedding", "feature"), help="Where correlations are taken."
     )
     centred: bool = option(True, label="Centred", help="Pearson; off compares plain cosines.")
+    common: int = option(
+        0,
+        label="Common directions left out",
+        low=0,
+        high=64,
+        help="Strongest directions of each embedding to leave out; the first is mostly token frequency. The paper: 0.",
+    )
     embedding: str = option(
         "output", label="Embedding", choices=("output", "input"), help="Which embedding matrix vectors are read with."
     )
@@ -95,6 +100,8 @@ class ParameterMatches(Settings):
 
     def compute(self, context: Context) -> ParameterMatchesResult:
         """Correlate, match one to one on |correlation|, and read the strongest pairs in tokens."""
+        import torch
+
         with context.lease(self.model_a) as a, context.lease(self.model_b) as b, torch.inference_mode():
             for model, layer, name in ((a, self.layer_a, "Model A"), (b, self.layer_b, "Model B")):
                 require_group(model, self.group)
@@ -104,15 +111,7 @@ class ParameterMatches(Settings):
                         f"{model.anatomy.n_layers - 1}."
                     )
             context.report(0, 3, "reading both layers")
-            space, notes = open_space(
-                self.space,
-                a,
-                b,
-                embedding=self.embedding,
-                centred=self.centred,
-                override=self.small_overlap,
-                device=context.device,
-            )
+            space, notes = open_space(self, a, b, context.device)
             first = prepare(a.anatomy, self.group, self.layer_a, space, "a", context.device, self.dtype)
             second = prepare(b.anatomy, self.group, self.layer_b, space, "b", context.device, self.dtype)
             rho = whole(correlations(meet([first], space, "a")[0], meet([second], space, "b")[0])).numpy()
@@ -138,6 +137,8 @@ class ParameterMatches(Settings):
         )
 
     def _read(self, model: LoadedModel, layer: int, index: Tensor, sign: np.ndarray) -> tuple[tuple[str, ...], ...]:
+        import torch
+
         signs = torch.as_tensor(sign, dtype=torch.float32)[:, None]
         if self.group not in INTERACTIONS:
             vectors = model.anatomy.vectors(self.group, layer)[index].float() * signs
@@ -159,6 +160,8 @@ def match_vectors(strength: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[s
     if not strength.size:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ()
     if max(strength.shape) <= EXACT_MATCHING:
+        from scipy.optimize import linear_sum_assignment
+
         rows, columns = linear_sum_assignment(strength, maximize=True)
         return rows, columns, ()
     best_of_row, best_of_column = strength.argmax(1), strength.argmax(0)
@@ -176,6 +179,8 @@ def leading_directions(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     From the (H, d_h, d) factors alone: QR of both, then the SVD of a (d_h, d_h) matrix. The sign is set so that the
     reading direction's largest entry is positive.
     """
+    import torch
+
     q_left, r_left = torch.linalg.qr(left.mT.double())
     q_right, r_right = torch.linalg.qr(right.mT.double())
     u, _, vh = torch.linalg.svd(r_left @ r_right.mT)
@@ -191,6 +196,8 @@ def top_tokens(model: LoadedModel, vectors: Tensor, top: int, embedding: str) ->
     Centring over the vocabulary shifts all projections of a vector alike, so the order is the same with and without.
     Equal projections are listed in the order of the vocabulary.
     """
+    import torch
+
     e, _ = model.anatomy.readout(embedding)
     usable = torch.as_tensor(np.flatnonzero(~model.tokens.special[: len(e)]))
     e = e[usable].float()

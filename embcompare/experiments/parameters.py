@@ -8,10 +8,9 @@ control beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.depth import RANDOM_ASSIGNMENTS, depth_agreement, double_centred
@@ -26,12 +25,12 @@ from embcompare.experiments.vectors import (
     require_group,
 )
 from embcompare.measures.matching import SCORES
-from embcompare.spaces import EmbeddingSpace, FeatureSpace, Space
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from embcompare.models import LoadedModel
+    from embcompare.spaces import EmbeddingSpace, FeatureSpace, Space
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +84,7 @@ class ParameterAlignmentResult(Result):
         rows, columns = np.indices(self.values.shape)
         assigned = np.zeros(self.values.shape, dtype=bool)
         assigned[self.assignment[:, 0], self.assignment[:, 1]] = True
-        table: dict[str, np.ndarray] = {
+        table: dict[str, Any] = {
             "layer_a": rows,
             "layer_b": columns,
             "value": self.values,
@@ -122,6 +121,13 @@ class ParameterAlignment(Settings):
     centred: bool = option(
         True, label="Centred", help="Subtract each vector's mean (Pearson); off compares plain cosines."
     )
+    common: int = option(
+        0,
+        label="Common directions left out",
+        low=0,
+        high=64,
+        help="Strongest directions of each embedding to leave out; the first is mostly token frequency. The paper: 0.",
+    )
     embedding: str = option(
         "output",
         label="Embedding",
@@ -140,6 +146,8 @@ class ParameterAlignment(Settings):
 
     def compute(self, context: Context) -> ParameterAlignmentResult:
         """Run in blocks: no array of all pairs of vectors, nor of vectors by tokens, ever exists."""
+        import torch
+
         with context.lease(self.model_a) as a, context.lease(self.model_b) as b, torch.inference_mode():
             return _Run(self, context, a, b).result()
 
@@ -160,17 +168,9 @@ class _Run:
     def result(self) -> ParameterAlignmentResult:
         settings, context = self.settings, self.context
         context.report(0, self.total, "reading both models through the vocabulary")
-        space, notes = open_space(
-            settings.space,
-            self.a,
-            self.b,
-            embedding=settings.embedding,
-            centred=settings.centred,
-            override=settings.small_overlap,
-            device=context.device,
-        )
+        space, notes = open_space(settings, self.a, self.b, context.device)
         self.notices += notes
-        self.tokens = space.size if isinstance(space, EmbeddingSpace) else None
+        self.tokens = space.size if settings.space == "embedding" else None
         layers_a, layers_b = self._prepared(space)
         self.vectors = [np.array([p.heads for p in side], dtype=np.int64) for side in (layers_a, layers_b)]
         self._note_undefined(layers_a, layers_b)
@@ -208,12 +208,16 @@ class _Run:
         return values
 
     def _control(self) -> np.ndarray:
+        from embcompare.spaces import FeatureSpace
+
         space = FeatureSpace(self.a.anatomy.width, self.b.anatomy.width, centred=self.settings.centred)
         return self._matrix(space, *self._prepared(space), "feature-space control")
 
     def _null(
         self, space: FeatureSpace | EmbeddingSpace, layers_a: list[Prepared], layers_b: list[Prepared]
     ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        import torch
+
         draws = self.settings.null_draws
         if not draws:
             return None, None
@@ -253,6 +257,8 @@ class _Run:
 
     def _chance(self) -> float | None:
         """Only the mean over unrelated vectors has a closed form; a maximum or a matching has none."""
+        from embcompare.spaces import FeatureSpace
+
         s = self.settings
         if s.score != "mean_abs" or s.group in INTERACTIONS or self.a.anatomy.width != self.b.anatomy.width:
             return None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from embcompare.errors import Incomparable
 from embcompare.measures.matching import correlation_blocks
-from embcompare.spaces import EmbeddingSpace, FeatureSpace, Space
-from embcompare.text import match_vocabularies
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from embcompare.models import Anatomy, LoadedModel
+    from embcompare.spaces import EmbeddingSpace, FeatureSpace, Space
 
 GROUPS: dict[str, str] = {
     "ff_keys": "FF keys",
@@ -30,6 +29,30 @@ GROUPS: dict[str, str] = {
 }
 INTERACTIONS = {"w_qk": ("w_q", "w_k"), "w_vo": ("w_v", "w_o")}
 """Per-head products of two factors; compared through the factors, never as V x V matrices."""
+
+
+class SpaceSettings(Protocol):
+    """The settings that say which space two models are compared in."""
+
+    @property
+    def space(self) -> str:
+        """``"embedding"`` or ``"feature"``."""
+
+    @property
+    def centred(self) -> bool:
+        """Pearson's correlation or plain cosine."""
+
+    @property
+    def common(self) -> int:
+        """How many of the strongest directions over the vocabulary are left out."""
+
+    @property
+    def embedding(self) -> str:
+        """``"output"`` or ``"input"``."""
+
+    @property
+    def small_overlap(self) -> bool:
+        """Whether few shared tokens will do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,25 +72,34 @@ class Prepared:
 
 
 def open_space(
-    kind: str, a: LoadedModel, b: LoadedModel, *, embedding: str, centred: bool, override: bool, device: str
+    settings: SpaceSettings, a: LoadedModel, b: LoadedModel, device: str
 ) -> tuple[FeatureSpace | EmbeddingSpace, tuple[str, ...]]:
     """Build the space of two models and the sentences that say what it rests on.
 
     Raises :class:`Incomparable` where widths (feature space) or vocabularies (embedding space) do not fit.
     """
-    if kind == "feature":
-        return FeatureSpace(a.anatomy.width, b.anatomy.width, centred=centred), ()
-    match = match_vocabularies(a.tokens, b.tokens, override=override)
-    e_a, note_a = a.anatomy.readout(embedding)
-    e_b, note_b = b.anatomy.readout(embedding)
+    import torch
+
+    from embcompare.spaces import EmbeddingSpace, FeatureSpace
+    from embcompare.text import match_vocabularies
+
+    if settings.space == "feature":
+        return FeatureSpace(a.anatomy.width, b.anatomy.width, centred=settings.centred), ()
+    match = match_vocabularies(a.tokens, b.tokens, override=settings.small_overlap)
+    e_a, note_a = a.anatomy.readout(settings.embedding)
+    e_b, note_b = b.anatomy.readout(settings.embedding)
     notes = dict.fromkeys(f"{m.spec.label}: {note}" for m, note in ((a, note_a), (b, note_b)) if note)
     rows_a, rows_b = torch.as_tensor(match.rows_a), torch.as_tensor(match.rows_b)
-    space = EmbeddingSpace(e_a[rows_a].to(device), e_b[rows_b].to(device), centred=centred)
+    space = EmbeddingSpace(
+        e_a[rows_a].to(device), e_b[rows_b].to(device), centred=settings.centred, common=settings.common
+    )
     return space, (match.sentence(), *notes)
 
 
 def prepare(anatomy: Anatomy, group: str, layer: int, space: Space, side: str, device: str, dtype: str) -> Prepared:
     """Bring one layer's ``group`` into ``space`` as side ``"a"`` or ``"b"``; layers count from 0."""
+    import torch
+
     kind = getattr(torch, dtype)
     if group in INTERACTIONS:
         return _prepare_heads(anatomy, group, layer, space, side, device, kind)
@@ -81,6 +113,8 @@ def prepare(anatomy: Anatomy, group: str, layer: int, space: Space, side: str, d
 def _prepare_heads(
     anatomy: Anatomy, group: str, layer: int, space: Space, side: str, device: str, kind: torch.dtype
 ) -> Prepared:
+    import torch
+
     own = space.own_a if side == "a" else space.own_b
     factors = [own(factor.flatten(0, 1).to(device, kind)) for factor in head_factors(anatomy, group, layer)]
     heads = anatomy.blocks[layer].attention.heads
@@ -100,6 +134,8 @@ def head_factors(anatomy: Anatomy, group: str, layer: int) -> tuple[Tensor, Tens
     W_QK = Lᵀ R with L the columns of W_Q and R those of W_K; W_VO = Lᵀ R with L the columns of W_V and R the rows of
     W_O. Heads that share a key and value head (grouped queries) each get their own copy.
     """
+    import torch
+
     attention = anatomy.blocks[layer].attention
     if group == "w_qk":
         keys = torch.stack([attention.head_k(head) for head in range(attention.heads)])
@@ -127,7 +163,7 @@ def correlations(a: Prepared, b: Prepared) -> Iterator[Tensor]:
         yield from correlation_blocks(a.left, b.left)
         return
     if not a.heads or not b.heads:
-        yield torch.empty(a.heads, b.heads)
+        yield a.left.new_empty(a.heads, b.heads)
         return
     product = (a.left @ b.left.T) * (a.right @ b.right.T)
     yield product.unflatten(0, (a.heads, -1)).unflatten(2, (b.heads, -1)).sum((1, 3))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK_ROWS = 512
 
@@ -35,6 +35,8 @@ class Score:
 
 def correlation_blocks(u: Tensor, v: Tensor, rows: int = BLOCK_ROWS) -> Iterator[Tensor]:
     """Yield the products ``u vᵀ`` of (n, r) and (m, r) by blocks of rows; each block overwrites the one before."""
+    import torch
+
     buffer = torch.empty(min(rows, len(u)), len(v), dtype=u.dtype, device=u.device)
     for part in u.split(rows):
         yield torch.mm(part, v.T, out=buffer[: len(part)])
@@ -52,6 +54,8 @@ def mean_abs(blocks: Iterable[Tensor]) -> float:
 
 def best_match(blocks: Iterable[Tensor]) -> float:
     """Mean |correlation| of every vector with its best partner, averaged over both directions; NaN without any pair."""
+    import torch
+
     by_row: list[Tensor] = []
     by_column: Tensor | None = None
     for block in blocks:
@@ -71,6 +75,8 @@ def one_to_one(blocks: Iterable[Tensor]) -> float:
 
     The smaller set is matched completely (Hungarian method); needs the n × m matrix in memory, in float64.
     """
+    from scipy.optimize import linear_sum_assignment
+
     strength = whole(blocks).abs()
     if not strength.numel():
         return float("nan")
@@ -80,6 +86,8 @@ def one_to_one(blocks: Iterable[Tensor]) -> float:
 
 def whole(blocks: Iterable[Tensor]) -> Tensor:
     """Put a stream of blocks together into one float64 matrix on the CPU."""
+    import torch
+
     parts = [block.double().cpu().clone() for block in blocks]
     return torch.cat(parts) if parts else torch.empty(0, 0, dtype=torch.float64)
 

@@ -1,0 +1,465 @@
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import Count, Numbers, register
+
+from embcompare import cli, export
+from embcompare.cli import ProgressLine, duration, main, progress_text
+from embcompare.errors import ModelNotFound, StoreError
+from embcompare.running import Progress
+from embcompare.store import Store
+
+TESTS = Path(__file__).parent
+RUN = ["run", "count", "--model-a", "a", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    register(monkeypatch.setitem, monkeypatch.setattr)
+    monkeypatch.setenv("EMBCOMPARE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def call(capsys, *arguments):
+    """Run the command line in this process; return status, standard output, standard error."""
+    try:
+        status = main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return status, out, err
+
+
+def shell(*arguments):
+    code = "import sys\nfrom fakes import register\nregister()\nfrom embcompare.cli import main\nsys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+# Starting
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["models"], ["results"], ["models", "--help"]])
+def test_what_needs_no_model_imports_no_torch(arguments, cache):
+    code = (
+        "import sys\nfrom embcompare.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "dear = ('torch', 'transformers', 'pandas', 'streamlit')\n"
+        "print([name for name in dear if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=TESTS.parent, check=False
+    )
+    assert done.stderr == "[]\n"
+    assert done.stdout or arguments == ["results"]
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "embcompare", "--version"], capture_output=True, text=True, cwd=TESTS.parent, check=True
+    )
+    assert done.stdout.startswith("embcompare ")
+
+
+# Flags from settings
+
+
+def test_help_tells_every_setting(capsys):
+    status, out, _ = call(capsys, "run", "count", "--help")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "Count to a number of steps." in text
+    for shown in (
+        "--model-a MODEL_A First model", "--model-b MODEL_B Second model (b)",
+        "--steps STEPS How far to count, 100 % whole; from 0 up to 10000 (3)",
+        "--kind KIND Which way; one of up, down (up)", "--centred, --no-centred A switch (True)",
+        "--limit LIMIT A bound or none; from 0.0 (none)", "--json FILE", "--csv FILE", "--npz FILE", "--device DEVICE",
+        "--no-cache", "--quiet",
+    ):  # fmt: skip
+        assert shown in text
+
+
+def test_flags_become_settings(capsys):
+    status, out, _ = call(
+        capsys,
+        *RUN,
+        "--model-b",
+        "c",
+        "--steps",
+        "2",
+        "--kind",
+        "down",
+        "--no-centred",
+        "--limit",
+        "0.5",
+        "--json",
+        "-",
+    )
+    assert status == 0
+    assert (
+        json.loads(out)["provenance"]["settings"]
+        == Count("a", "c", steps=2, kind="down", centred=False, limit=0.5).to_dict()
+    )
+    _, out, _ = call(capsys, *RUN, "--centred", "--limit", "none", "--json", "-")
+    assert json.loads(out)["provenance"]["settings"] == Count("a").to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "many"], "steps cannot be 'many'; give a number."),
+        (["--steps", "10001"], "steps cannot be 10001; the largest value is 10000."),
+        (["--kind", "sideways"], "kind cannot be 'sideways'; choose one of up, down."),
+        (["--model-a", " "], "model_a is empty"),
+        (["--step", "3"], "unrecognized arguments: --step 3"),
+        (["--device", "tpu"], "device cannot be 'tpu'"),
+        (["--json", "-", "--csv", "-"], "Only one of --json, --csv and --npz"),
+        (["--json", "/proc/none/x.json"], "Cannot write /proc/none/x.json: there is no folder"),
+        (["--csv", "/"], "Cannot write /: it is a folder"),
+        (["--fail", "memory"], "needs more memory than cpu has free"),
+    ],
+)
+def test_errors_are_one_sentence_and_status_2(capsys, arguments, words):
+    status, out, err = call(capsys, *RUN, *arguments)
+    assert status == 2
+    assert out == ""
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "COMMAND"),
+        (["run"], "EXPERIMENT"),
+        (["run", "none"], "invalid choice: 'none'"),
+        (["run", "count"], "required: --model-a"),
+        (["results", "--delete"], "expected one argument"),
+        (["results", "--clear", "--delete", "x"], "not allowed with"),
+        (["results", "--delete", "abc"], "No stored result has a key that begins with 'abc'"),
+        (["results", "--export", "abc"], "Say where to write the result"),
+        (["results", "--json", "-"], "say which with --export KEY"),
+    ],
+)
+def test_calls_that_make_no_sense_are_one_sentence_and_status_2(capsys, arguments, words):
+    status, _, err = call(capsys, *arguments)
+    assert status == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_its_traceback(capsys):
+    status, _, err = call(capsys, *RUN, "--fail", "value")
+    assert status == 2
+    assert err.splitlines() == [
+        "The run failed inside embcompare (ValueError: first line); python -m embcompare --debug shows the details."
+    ]
+    process = shell("--debug", *RUN, "--fail", "value")
+    assert b"Traceback" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+# Results of a run
+
+
+def test_a_run_prints_its_table_and_its_notices_apart(capsys):
+    status, out, err = call(capsys, *RUN, "--steps", "30")
+    assert status == 0
+    assert out.split()[:2] == ["step", "value"]
+    assert "One notice." in err
+    assert "20 of 30 rows" in err
+    status, out, err = call(capsys, *RUN, "--steps", "2", "--quiet")
+    assert [line.split() for line in out.splitlines()] == [["step", "value"], ["0", "0.0"], ["1", "1.0"]]
+    assert err == "One notice.\n"
+
+
+def test_all_three_formats_in_one_run(capsys, tmp_path):
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "npz")}
+    status, out, _ = call(capsys, *RUN, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
+    assert (status, out) == (0, "")
+    document = json.loads(paths["json"].read_text())
+    assert document["result"]["values"] == [0.0, 1.0, 2.0]
+    assert [float(row["value"]) for row in csv.DictReader(paths["csv"].open())] == [0.0, 1.0, 2.0]
+    with np.load(paths["npz"], allow_pickle=False) as archive:
+        assert archive["values"].tolist() == [0.0, 1.0, 2.0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out.csv", "out.json", "out.npz"]
+
+
+def test_the_second_run_comes_from_the_store_and_no_cache_does_not(capsys, tmp_path):
+    log = tmp_path / "log"
+    words = [*RUN, "--log", log]
+    call(capsys, *words)
+    call(capsys, *words)
+    assert len(log.read_text().splitlines()) == 1
+    call(capsys, *words, "--no-cache")
+    assert len(log.read_text().splitlines()) == 2
+    assert len(Store().entries()) == 1
+
+
+def test_a_result_that_cannot_be_kept_is_still_printed(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EMBCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
+    status, out, err = call(capsys, *RUN)
+    assert status == 0
+    assert "2.0" in out
+    assert "cannot be kept" in err
+
+
+# Progress and interruption
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def steps(*pairs):
+    now = time.monotonic()
+    return [Progress(done, total, message, now - 10, now) for done, total, message in pairs]
+
+
+def test_progress_on_a_terminal_is_one_line_rewritten(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    line = ProgressLine(stream)
+    for step in steps((0, 0, "loading"), (1, 2, "layer 1 of a very long name that does not fit"), (2, 2, "done")):
+        line(step)
+    line.close()
+    shown = stream.getvalue()
+    assert "\n" not in shown
+    assert shown.endswith("\r\x1b[K")
+    parts = [part.removesuffix("\x1b[K") for part in shown.split("\r")]
+    assert parts[1] == "loading"
+    assert max(map(len, parts)) == 39
+    assert parts[3] == "100% 2/2 done"
+
+
+def test_progress_elsewhere_is_few_plain_lines_and_always_the_last():
+    stream = io.StringIO()
+    line = ProgressLine(stream)
+    for step in steps(*[(number, 1000, "counting") for number in range(1, 1001)]):
+        line(step)
+    line.close()
+    shown = stream.getvalue().splitlines()
+    assert shown[0].startswith("  0% 1/1000 counting")
+    assert shown[-1] == "100% 1000/1000 counting"
+    assert len(shown) < 5
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_message_that_repeats_without_a_total_is_shown_once_a_second():
+    stream = io.StringIO()
+    line = ProgressLine(stream)
+    for step in steps(*[(0, 0, "waiting")] * 50):
+        line(step)
+    assert stream.getvalue() == "waiting\n"
+
+
+def test_progress_says_how_long_is_left():
+    (step,) = steps((1, 4, "layer 1"))
+    assert progress_text(step).startswith(" 25% 1/4 layer 1, 30 s left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+)
+def test_durations_read_well(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_progress_goes_to_standard_error_only(capsys):
+    _, out, err = call(capsys, *RUN, "--csv", "-")
+    assert "3/3 step 3" in err
+    assert "step 3" not in out
+    _, _, err = call(capsys, *RUN, "--steps", "4", "--quiet")
+    assert "step 4" not in err
+
+
+def test_ctrl_c_ends_cleanly_with_130(tmp_path, cache):
+    log = tmp_path / "log"
+    process = shell(*RUN, "--pause", "0.05", "--steps", "1000", "--log", log)
+    end = time.monotonic() + 60
+    while not log.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == b""
+    assert err.splitlines()[-1] == b"Cancelled."
+    assert b"Traceback" not in err
+    assert list(cache.iterdir()) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    process = shell(*RUN, "--steps", "10000", "--csv", "-", "--quiet")
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(60) == 0
+    assert err.decode() == "One notice.\n"
+
+
+# Models
+
+
+def test_models_lists_the_demo_models(capsys):
+    status, out, _ = call(capsys, "models")
+    assert status == 0
+    assert "demo/gpt2-a" in out
+    assert "twin of gpt2-b" in out
+
+
+def test_one_model_is_looked_at(capsys, monkeypatch):
+    import embcompare.models
+
+    @dataclass(frozen=True)
+    class Info:
+        label: str = "gpt2-a"
+        parameters: int = 1234567
+        tied: bool = True
+        reason: str = ""
+        card: dict | None = None
+
+    monkeypatch.setattr(embcompare.models, "inspect_model", lambda name: Info(name), raising=False)
+    status, out, _ = call(capsys, "models", "demo/x")
+    assert status == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["label", "demo/x"], ["parameters", "1,234,567"], ["tied", "yes"],
+    ]  # fmt: skip
+
+    def missing(name):
+        raise ModelNotFound(f"There is no model '{name}'.")
+
+    monkeypatch.setattr(embcompare.models, "inspect_model", missing, raising=False)
+    assert call(capsys, "models", "x") == (2, "", "There is no model 'x'.\n")
+
+
+# Stored results
+
+
+def test_results_are_listed_exported_and_deleted(capsys, tmp_path):
+    for number in (1, 2):
+        call(capsys, *RUN, "--steps", number)
+    status, out, _ = call(capsys, "results")
+    assert status == 0
+    lines = out.splitlines()
+    assert len(lines) == 2
+    assert all("count" in line and "a × b" in line for line in lines)
+    key = lines[0].split()[0]
+    assert call(capsys, "results", "--export", key, "--csv", "-") == (0, "step,value\n0,0.0\n1,1.0\n", "")
+    status, out, err = call(capsys, "results", "--export", key, "--npz", tmp_path / "x.npz")
+    assert (status, out, err) == (0, "", "")
+    assert np.load(tmp_path / "x.npz", allow_pickle=False)["values"].tolist() == [0.0, 1.0]
+    assert call(capsys, "results", "--delete", key)[0] == 0
+    assert len(call(capsys, "results")[1].splitlines()) == 1
+    assert call(capsys, "results", "--clear") == (0, "", "1 result deleted.\n")
+    assert call(capsys, "results")[1] == ""
+
+
+def test_a_damaged_result_is_told_when_listed_or_exported(capsys, cache):
+    call(capsys, *RUN)
+    (path,) = cache.glob("*.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    status, out, err = call(capsys, "results", "--export", path.stem, "--csv", "-")
+    assert (status, out) == (2, "")
+    assert "set aside" in err
+    path.write_bytes(b"x")
+    status, out, err = call(capsys, "results")
+    assert (status, out) == (0, "")
+    assert "set aside" in err
+
+
+# Exports
+
+
+SPECIAL = Numbers(
+    np.array([[np.nan, np.inf], [-np.inf, 0.1]]),
+    np.array(["Ġthe", "é"]),
+    names=("x",),
+    pairs=(("y", 1),),
+    score=float("nan"),
+    provenance={"call": "f()", "seed": None},
+    notices=("Look.",),
+)
+
+
+def test_json_is_strict_and_whole():
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    document = json.loads(export.to_json(SPECIAL), parse_constant=refuse)
+    assert document == {
+        "provenance": {"call": "f()", "seed": None},
+        "notices": ["Look."],
+        "result": {
+            "values": [[None, None], [None, 0.1]], "extra": ["Ġthe", "é"], "names": ["x"], "pairs": [["y", 1]],
+            "score": None,
+        },
+    }  # fmt: skip
+
+
+def test_json_takes_complex_numbers_numpy_scalars_and_empty_arrays():
+    result = Numbers(np.array([1 + 2j]), np.zeros((0, 3)), score=np.float32(0.5), label=np.str_("x"))
+    assert json.loads(export.to_json(result))["result"] == {
+        "values": [[1.0, 2.0]], "extra": [], "names": [], "pairs": [], "score": 0.5, "label": "x",
+    }  # fmt: skip
+
+
+def test_csv_keeps_every_digit():
+    values = np.array([0.1, 1 / 3, 1e-300, np.nextafter(1, 2)])
+    rows = list(csv.DictReader(io.StringIO(export.to_csv(Numbers(values)))))
+    assert [float(row["value"]) for row in rows] == values.tolist()
+
+
+def test_npz_holds_arrays_bit_for_bit_and_the_rest_as_json():
+    with np.load(io.BytesIO(export.to_npz(SPECIAL)), allow_pickle=False) as archive:
+        assert sorted(archive.files) == ["extra", "provenance", "values"]
+        assert archive["values"].tobytes() == SPECIAL.values.tobytes()
+        assert archive["extra"].tolist() == ["Ġthe", "é"]
+        rest = json.loads(str(archive["provenance"]))
+    assert rest["provenance"] == {"call": "f()", "seed": None}
+    assert rest["names"] == ["x"]
+    assert export.to_npz(SPECIAL) == export.to_npz(SPECIAL)
+
+
+def test_npz_refuses_objects():
+    with pytest.raises(StoreError, match="field values holds object"):
+        export.to_npz(Numbers(np.array([object()])))
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence_and_the_old_one_stays(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export.write_atomically.__globals__["os"], "replace", full)
+    with pytest.raises(StoreError, match="no space left on device"):
+        export.write_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sizes_read_well():
+    assert [cli._size_text(size) for size in (0, 1023, 2048, 5 * 2**20, 3 * 2**30)] == [
+        "0 B", "1023 B", "2 KiB", "5 MiB", "3.0 GiB",
+    ]  # fmt: skip
