@@ -1,0 +1,50 @@
+"""What a model is known by: the content of its files, never its path."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+from embcompare.models import hub, policy
+from embcompare.models.spec import ModelSpec
+
+_known: dict[tuple[str, int, int], str] = {}
+_lock = threading.Lock()
+
+
+def fingerprint(spec_or_text: ModelSpec | str) -> str:
+    """Return the SHA-256, in hex, over a model's weight files, config and tokenizer files.
+
+    The same content under another path or name has the same fingerprint; a changed byte gives another. File
+    digests are remembered by path, size and modification time. Raises what finding the model raises.
+    """
+    spec = policy.permitted(ModelSpec.parse(spec_or_text))
+    return fingerprint_of(hub.find_model(spec), spec.label)
+
+
+def fingerprint_of(folder: Path, label: str) -> str:
+    """Return the fingerprint of the model in ``folder``."""
+    total = hashlib.sha256()
+    for path in policy.model_files(folder, label):
+        total.update(f"{path.name}\0{_digest(path)}\n".encode())
+    return total.hexdigest()
+
+
+def stamp(folder: Path, label: str) -> tuple[tuple[str, int, int], ...]:
+    """Return names, sizes and modification times of a model's files: cheap, and changed when they are."""
+    found = [(path.name, path.stat()) for path in policy.model_files(folder, label)]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+def _digest(path: Path) -> str:
+    stat = path.stat()
+    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+    with _lock:
+        if key in _known:
+            return _known[key]
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with _lock:
+        _known[key] = digest
+    return digest
