@@ -1,0 +1,16 @@
+"""Home: the pair of models, what can be compared, and a first picture."""
+
+from __future__ import annotations
+
+from embcompare import ui
+from embcompare.ui import home
+from embcompare.ui.page import HOME
+
+ui.begin(
+    "Compare two language models",
+    "Layer by layer, whether or not they share a width, a depth or a training run: embcompare reads both models' "
+    "parameters in terms of the vocabulary they have in common.",
+    HOME,
+)
+with ui.guard():
+    home.show()

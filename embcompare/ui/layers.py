@@ -1,0 +1,138 @@
+"""One pair of layers: chosen by a click or by two lists, its vectors matched and read in tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import streamlit as st
+
+from embcompare import charts
+from embcompare.errors import SettingsError
+from embcompare.experiments.matches import ParameterMatches, ParameterMatchesResult
+from embcompare.experiments.vectors import INTERACTIONS
+from embcompare.ui import exports, links, runs, words
+from embcompare.ui.page import plain
+
+if TYPE_CHECKING:
+    from embcompare.experiments.parameters import ParameterAlignment
+
+SLOT = "matches"
+
+
+def take_click(clicked: list[dict[str, Any]] | None, shape: tuple[int, int]) -> None:
+    """Turn a new click on a cell into the chosen layers; an old one, or one outside the matrix, changes nothing."""
+    cell = None
+    if clicked:
+        cell = (int(clicked[0].get("layer_a", -1)), int(clicked[0].get("layer_b", -1)))
+    if cell == st.session_state.get("clicked"):
+        return
+    st.session_state["clicked"] = cell
+    if cell is not None and 0 <= cell[0] < shape[0] and 0 <= cell[1] < shape[1]:
+        st.session_state["layer_a"], st.session_state["layer_b"] = map(str, cell)
+
+
+def read(text: str) -> str:
+    """Read a chosen layer as a link gives it: a number or ``none``."""
+    if text != "none" and not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise SettingsError("a layer is a number, counted from 0, or none")
+    return text
+
+
+def chosen(shape: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the chosen layers; None where none is chosen or not both exist."""
+    picked = [st.session_state.get(key, "none") for key in ("layer_a", "layer_b")]
+    if any(value not in map(str, range(count)) for value, count in zip(picked, shape, strict=True)):
+        return None
+    return int(picked[0]), int(picked[1])
+
+
+def choose(shape: tuple[int, int]) -> tuple[int, int] | None:
+    """Show the two lists of layers and return the chosen pair; None until both are chosen."""
+    columns = st.columns([1, 1, 2], gap="small")
+    for column, side, count in zip(columns, "AB", shape, strict=False):
+        key = f"layer_{side.lower()}"
+        options = ["none", *map(str, range(count))]
+        if st.session_state.get(key) not in options:
+            if st.session_state.get(key) is not None:
+                column.caption(f"There is no layer {plain(str(st.session_state[key]))}.")
+            st.session_state[key] = "none"
+        column.selectbox(f"Layer of {side}", options, key=key, persist_state="session", on_change=links.forget)
+    return chosen(shape)
+
+
+def settings_of(settings: ParameterAlignment, layers: tuple[int, int]) -> ParameterMatches:
+    """Return the settings that match the vectors of one cell of an alignment."""
+    known = {item.name for item in dataclasses.fields(ParameterMatches)}
+    shared = {name: value for name, value in settings.to_dict().items() if name in known}
+    return ParameterMatches(layer_a=layers[0], layer_b=layers[1], **shared)
+
+
+def show(settings: ParameterAlignment, layers: tuple[int, int]) -> None:
+    """Match the two layers' vectors, or take the stored matching, and show it: sentence, histogram, table, files."""
+    wanted = settings_of(settings, layers)
+    result = runs.at_hand(wanted)
+    if result is None:
+        if runs.job_of(wanted) is None and runs.refusal(wanted, SLOT) is None:
+            runs.ask(wanted, SLOT)
+        now = runs.follow(wanted, SLOT)
+        result = now.result if now is not None else None
+        if now is not None and now.state in ("failed", "cancelled"):
+            st.button("Match these layers again", on_click=runs.ask, args=(wanted, SLOT))
+    if isinstance(result, ParameterMatchesResult):
+        _show(wanted, result)
+
+
+def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
+    st.markdown(plain(words.matched(result, settings.layer_a, settings.layer_b)))
+    for notice in result.notices:
+        st.caption(plain(notice))
+    unit = "head" if settings.group in INTERACTIONS else "vector"
+    frame = pd.DataFrame(
+        {
+            "A": result.index_a,
+            "B": result.index_b,
+            "rho": result.correlation,
+            "shared": result.shared_tokens,
+            "tokens_a": [" · ".join(row) for row in result.tokens_a],
+            "tokens_b": [" · ".join(row) for row in result.tokens_b],
+        }
+    )
+    number = st.column_config.NumberColumn
+    st.dataframe(
+        frame,
+        hide_index=True,
+        height=420,
+        row_height=32,
+        column_config={
+            "A": number(f"A {unit}", width="small", help=f"Which {unit} of A's layer, counted from 0."),
+            "B": number(f"B {unit}", width="small", help="Its partner in B's layer, counted from 0."),
+            "rho": number("ρ", format="%.3f", width="small", help="Correlation of the two, with its sign."),
+            "shared": number("shared", format="%.2f", width="small", help="Jaccard overlap of the two token lists."),
+            "tokens_a": st.column_config.TextColumn("top tokens in A", width="large"),
+            "tokens_b": st.column_config.TextColumn("top tokens in B", width="large"),
+        },
+        alt=f"The {len(frame)} strongest matches of the two layers with their top tokens.",
+    )
+    st.caption(
+        "Click a heading to sort; the magnifier above the table searches. Where ρ is negative, B's tokens are those "
+        "of the negative vector."
+    )
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        st.markdown("**How strong the matches are**")
+        st.altair_chart(
+            charts.histogram(result.values, "|ρ| of matched pairs"),
+            key="matches.histogram",
+            alt=plain_alt(settings, result),
+        )
+    with right:
+        st.markdown("**Files**")
+        exports.downloads(result, f"matches {settings.group} {settings.layer_a} {settings.layer_b}", "matches.files")
+        st.code(f"{settings.call()}.to_frame()", language="python", wrap_lines=True)
+
+
+def plain_alt(settings: ParameterMatches, result: ParameterMatchesResult) -> str:
+    """Describe the histogram for those who cannot see it."""
+    return f"Histogram. {words.matched(result, settings.layer_a, settings.layer_b)}"

@@ -1,0 +1,181 @@
+"""The pair of models: how it is chosen, what each model is, what can be compared and what cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from embcompare.errors import EmbcompareError
+from embcompare.experiments.parameters import ParameterAlignment
+from embcompare.experiments.vectors import GROUPS, open_space, require_group
+from embcompare.models import ModelInfo, default_pool, demo_names, fingerprint, inspect_model, policy
+from embcompare.ui import links
+from embcompare.ui.page import plain
+
+DEFAULT_PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
+PLACEMENTS = {"pre": "before each sublayer", "post": "after each sublayer"}
+LIGHT_BYTES = 400 * 2**20
+"""Up to this size a model is loaded to see what can be compared; beyond, the run itself finds out."""
+
+
+def offered() -> list[str]:
+    """Return the models that can be picked without typing: those that ship."""
+    return [f"demo/{name}" for name in demo_names()]
+
+
+def choose() -> tuple[str, str]:
+    """Show the two selectors and return what is chosen."""
+    left, right = st.columns(2, gap="small")
+    with left:
+        a = _selector("Model A", "model_a")
+    with right:
+        b = _selector("Model B", "model_b")
+    return a, b
+
+
+def _selector(label: str, key: str) -> str:
+    options = offered()
+    chosen = str(st.session_state.setdefault(key, DEFAULT_PAIR[key]))
+    if chosen not in options:
+        options.insert(0, chosen)
+    typed = not policy.hosted()
+    return str(
+        st.selectbox(
+            label,
+            options,
+            key=key,
+            persist_state="session",
+            on_change=links.forget,
+            accept_new_options=typed,
+            help="Pick a demo model, or type a folder (./path or /path) or a hub name (org/name, org/name@revision)."
+            if typed
+            else "This public demo runs the models on the list; on your own machine any model can be named.",
+        )
+    )
+
+
+def read(text: str) -> str:
+    """Read a model's name as a link gives it; raises what finding the model raises."""
+    inspect_model(text)
+    return text
+
+
+def informed(names: tuple[str, str]) -> tuple[ModelInfo, ModelInfo] | None:
+    """Return what both models are; None, with a sentence on the page, when one of them cannot be had."""
+    found: list[ModelInfo] = []
+    for side, name in zip("AB", names, strict=True):
+        try:
+            info = inspect_model(name)
+        except EmbcompareError as error:
+            st.error(f"Model {side}: {plain(str(error))}")
+            continue
+        if not info.supported:
+            st.error(f"Model {side}: {plain(info.reason)}")
+            continue
+        found.append(info)
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def card(side: str, info: ModelInfo) -> None:
+    """Show one model's card: its shape and, where it is known, how it was trained."""
+    with st.container(border=True, height="stretch"):
+        st.markdown(f"**Model {side}** · {plain(info.label)}")
+        rows = {
+            "family": f"{info.family}, norm {PLACEMENTS.get(info.placement, info.placement)}",
+            "layers × width": f"{info.layers} × {info.width:,}",
+            "heads": f"{info.heads}" + ("" if info.kv_heads == info.heads else f" ({info.kv_heads} for keys, values)"),
+            "FF neurons": f"{info.ff_width:,} a layer",
+            "vocabulary": f"{info.vocabulary:,} tokens" + (", tied" if info.tied else ", untied"),
+            "parameters": _count((info.card or {}).get("parameters", info.parameters)),
+            **_training(info.card or {}),
+        }
+        shown = [{"": f"**{name}**", " ": plain(value)} for name, value in rows.items()]
+        st.table(shown, border="horizontal", hide_index=True, hide_header=True)
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "billion"), (10**6, "million")):
+        if number >= size / 10:
+            return f"about {number / size:.2f} {unit}"
+    return f"about {number:,}"
+
+
+def _training(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a demo model's card says of its training, by row of the card."""
+    rows: dict[str, str] = {}
+    texts = [text for text in facts.get("texts") or () if isinstance(text, Mapping)]
+    if texts:
+        rows["trained on"] = ", ".join(f"{text.get('source')} {float(text.get('share') or 0):.0%}" for text in texts)
+    if "tokens_read" in facts:
+        rows["tokens read"] = f"{_count(int(facts['tokens_read']))} in {facts.get('step', 0):,} steps"
+    if "seed" in facts:
+        rows["seed"] = str(facts["seed"])
+    if "held_out_loss" in facts:
+        rows["held-out loss"] = f"{facts['held_out_loss']:.2f} nats a token"
+        if "unigram_loss" in facts:
+            rows["held-out loss"] += f" (word counts alone: {facts['unigram_loss']:.2f})"
+    return rows
+
+
+@dataclass(frozen=True)
+class Check:
+    """One way of comparing the pair: whether it is open, and the sentence that says so or why not."""
+
+    what: str
+    possible: bool
+    sentence: str
+
+
+def checks(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> list[Check]:
+    """Return what can be compared, as the core's own checks say."""
+    a, b = infos
+    if max(a.bytes, b.bytes) > LIGHT_BYTES:
+        later = Check(
+            "Embedding space", True, "These models are large; their vocabularies are matched when a run starts."
+        )
+        return [later, _feature_space(a.width, b.width)]
+    return _checked(names, tuple(fingerprint(name) for name in names))
+
+
+@st.cache_data(max_entries=64, show_spinner="Reading both models")
+def _checked(names: tuple[str, str], _prints: tuple[str, ...]) -> list[Check]:
+    pool = default_pool()
+    with pool.lease(names[0]) as a, pool.lease(names[1]) as b:
+        found = []
+        try:
+            _, notes = open_space(ParameterAlignment(*names), a, b, "cpu")
+            found.append(Check("Embedding space", True, " ".join(notes)))
+        except EmbcompareError as error:
+            found.append(Check("Embedding space", False, str(error)))
+        found.append(_feature_space(a.anatomy.width, b.anatomy.width))
+        closed: dict[str, str] = {}
+        for group in GROUPS:
+            try:
+                for model in (a, b):
+                    require_group(model, group)
+            except EmbcompareError as error:
+                closed[group] = str(error)
+        open_groups = [GROUPS[group] for group in GROUPS if group not in closed]
+        found.append(Check("Parameters", bool(open_groups), f"Both models have {', '.join(open_groups)}."))
+        found += [Check(GROUPS[group], False, reason) for group, reason in closed.items()]
+    return found
+
+
+def _feature_space(width_a: int, width_b: int) -> Check:
+    from embcompare.spaces import FeatureSpace  # brings torch, which a page that finds its result needs not
+
+    try:
+        FeatureSpace(width_a, width_b)
+    except EmbcompareError as error:
+        return Check("Feature space", False, str(error))
+    return Check("Feature space", True, f"Both models are {width_a:,} wide, so feature space can serve as control.")
+
+
+def show_checks(found: list[Check]) -> None:
+    """List what can be compared and what cannot, each with its reason."""
+    for check in found:
+        mark = ":green[:material/check:]" if check.possible else ":orange[:material/block:]"
+        st.markdown(f"{mark} **{plain(check.what)}.** {plain(check.sentence)}")

@@ -1,0 +1,154 @@
+"""Runs as a page sees them: asked for, followed while they go, stopped, and shown when they are done."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+
+import streamlit as st
+
+from embcompare.errors import EmbcompareError
+from embcompare.experiments.base import Result, Settings
+from embcompare.jobs import Job, JobQueue, Snapshot
+from embcompare.models import ModelSpec, policy
+from embcompare.running import fingerprints, mark_cached
+from embcompare.ui.page import guard, plain
+
+POLL_SECONDS = 0.5
+PATIENCE = 0.8
+"""Seconds that a page waits for a run before it shows a progress bar: what is faster needs none."""
+HOSTED_SECONDS = 300.0
+
+
+@st.cache_resource(show_spinner=False)
+def queue() -> JobQueue:
+    """Return the one queue of this process, whose store is the one of the command line."""
+    limit = os.environ.get("EMBCOMPARE_MAX_SECONDS", "")
+    seconds = float(limit) if limit.replace(".", "", 1).isdigit() else (HOSTED_SECONDS if policy.hosted() else None)
+    return JobQueue(workers=1, max_queued=8, max_seconds=seconds)
+
+
+def watcher() -> str:
+    """Return this browser session's name among the watchers of a job."""
+    return str(st.session_state.setdefault("watcher", secrets.token_hex(8)))
+
+
+def at_hand(settings: Settings) -> Result | None:
+    """Return the result if it is in memory or in the store; never fetches a model from the hub to find out."""
+    if _asked(settings) is None and any(ModelSpec.parse(name).kind == "hub" for name in settings.models()):
+        return None
+    store, prints = queue().store, fingerprints(settings)
+    found = store.get(store.key(settings, prints))
+    if found is not None:
+        return mark_cached(found, settings, prints)
+    job = job_of(settings)
+    return None if job is None else job.result
+
+
+def forget(key: str) -> None:
+    """Forget that this session asked for a result, because it has been deleted."""
+    asked: dict[Settings, str] = st.session_state.get("asked", {})
+    st.session_state["asked"] = {settings: known for settings, known in asked.items() if known != key}
+
+
+def ask(settings: Settings, slot: str) -> None:
+    """Ask for a run on behalf of this session, which then no longer waits for the slot's former one."""
+    former = st.session_state.get(slot)
+    try:
+        with st.spinner("Reading the models' files"):
+            job = queue().submit(settings, watcher())
+    except EmbcompareError as error:
+        st.session_state[f"{slot}.refused"] = (settings, str(error))
+        return
+    st.session_state.pop(f"{slot}.refused", None)
+    if former is not None and former != job.key:
+        queue().leave(former, watcher())
+    st.session_state[slot] = job.key
+    st.session_state.setdefault("asked", {})[settings] = job.key
+
+
+def _asked(settings: Settings) -> str | None:
+    asked: dict[Settings, str] = st.session_state.get("asked", {})
+    return asked.get(settings)
+
+
+def job_of(settings: Settings) -> Job | None:
+    """Return this session's job of ``settings``, if it asked for one that is still remembered."""
+    key = _asked(settings)
+    return None if key is None else queue().get(key)
+
+
+def refusal(settings: Settings, slot: str) -> str | None:
+    """Return why these settings could not be queued, if they were asked for and refused."""
+    refused = st.session_state.get(f"{slot}.refused")
+    return refused[1] if refused and refused[0] == settings else None
+
+
+def follow(settings: Settings, slot: str, draw: Callable[[Result], None] | None = None) -> Snapshot | None:
+    """Show how the run of ``settings`` goes until it is over, with ``draw`` for its partial result; None if not asked.
+
+    Returns the last snapshot; when the run ends, the page runs again and finds the result at hand.
+    """
+    reason = refusal(settings, slot)
+    if reason:
+        st.error(plain(reason))
+    job = job_of(settings)
+    if job is None:
+        return None
+    job.touch(watcher())
+    if job.state in ("queued", "running"):
+        job.wait(PATIENCE)
+    now = job.snapshot()
+    if now.finished:
+        if now.state == "failed" and now.error is not None:
+            st.error(plain(str(now.error)))
+        return now
+    st.button(
+        "Cancel",
+        key=f"{slot}.cancel",
+        icon=":material/stop_circle:",
+        on_click=_withdraw,
+        args=(settings, job.key, slot),
+        help="What has been computed so far stays on the page.",
+    )
+
+    @st.fragment(run_every=POLL_SECONDS)
+    def progress() -> None:
+        with guard():
+            job.touch(watcher())
+            snapshot = job.snapshot()
+            if snapshot.finished:
+                st.rerun()
+            _show(snapshot)
+            if draw is not None and snapshot.partial is not None:
+                draw(snapshot.partial)
+
+    progress()
+    return now
+
+
+def _withdraw(settings: Settings, key: str, slot: str) -> None:
+    stopped = queue().cancel(key, watcher())
+    job = queue().get(key)
+    if not stopped and job is not None and not job.snapshot().finished:
+        st.session_state["asked"].pop(settings, None)
+        text = "Somebody else waits for the same run, so it goes on; its result will be at hand here when it is done."
+        st.session_state[f"{slot}.refused"] = (settings, text)
+
+
+def _show(now: Snapshot) -> None:
+    if watcher() not in now.watchers:
+        st.progress(now.progress.fraction if now.progress else 0.0, text="Stopping at the next step.")
+        return
+    if now.state == "queued":
+        st.progress(0.0, text=f"Waiting: number {now.position} in the queue.")
+        return
+    step = now.progress
+    if step is None:
+        st.progress(0.0, text="Starting.")
+        return
+    left = "" if step.eta_seconds is None else f", about {max(1, round(step.eta_seconds))} s left"
+    others = len(now.watchers) - 1
+    company = "" if others < 1 else f" · {others} other{'s' if others > 1 else ''} waiting for the same run"
+    st.progress(step.fraction, text=f"{plain(step.message)}{left}{company}")
