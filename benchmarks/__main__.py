@@ -1,9 +1,9 @@
-"""Run every benchmark, or those named: ``python -m benchmarks [alignment] [first_picture]``."""
+"""Run every benchmark, or those named: ``python -m benchmarks [alignment] [cka] [first_picture]``."""
 
 import subprocess
 import sys
 
-NAMES = ("alignment", "first_picture")
+NAMES = ("alignment", "cka", "first_picture")
 
 
 def main() -> int:
