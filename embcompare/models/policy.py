@@ -44,6 +44,11 @@ def hosted() -> bool:
     return os.environ.get("EMBCOMPARE_HOSTED", "").strip().lower() in ("1", "true", "yes")
 
 
+def allowed_models() -> list[str]:
+    """Return the hub models, ``org/name@commit``, that hosted mode offers beside the demo models."""
+    return [entry.strip() for entry in os.environ.get("EMBCOMPARE_ALLOWED_MODELS", "").split(",") if entry.strip()]
+
+
 def permitted(spec: ModelSpec) -> ModelSpec:
     """Return the spec to use, or raise ``ModelRefused``.
 
@@ -52,7 +57,7 @@ def permitted(spec: ModelSpec) -> ModelSpec:
     """
     if not hosted() or spec.kind == "demo":
         return spec
-    listed = [entry.strip() for entry in os.environ.get("EMBCOMPARE_ALLOWED_MODELS", "").split(",") if entry.strip()]
+    listed = allowed_models()
     if spec.kind == "hub":
         for entry in listed:
             name, _, revision = entry.partition("@")

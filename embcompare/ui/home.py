@@ -39,6 +39,8 @@ def _first_picture(wanted: ParameterAlignment, infos: tuple) -> None:
     if result is None:
         return
     st.markdown(plain(f"{words.takeaway(wanted, result)} {words.levels(wanted, result)}"))
+    # what bright rows and columns have in common would hide the diagonal at first sight
+    st.session_state.setdefault("view", "centred")
     drawn = picture.compose(wanted, result, *alignment.views(result))
     picture.show(drawn, key="first")
     st.caption(picture.legend(drawn, wanted.null_draws))

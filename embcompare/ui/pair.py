@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from embcompare.demo import SOURCES
 from embcompare.errors import EmbcompareError
 from embcompare.experiments.parameters import ParameterAlignment
 from embcompare.experiments.vectors import GROUPS, open_space, require_group
@@ -22,8 +23,8 @@ LIGHT_BYTES = 400 * 2**20
 
 
 def offered() -> list[str]:
-    """Return the models that can be picked without typing: those that ship."""
-    return [f"demo/{name}" for name in demo_names()]
+    """Return the models that can be picked without typing: those that ship and, hosted, those on its list."""
+    return [*(f"demo/{name}" for name in demo_names()), *(policy.allowed_models() if policy.hosted() else ())]
 
 
 def choose() -> tuple[str, str]:
@@ -108,7 +109,10 @@ def _training(facts: Mapping[str, Any]) -> dict[str, str]:
     rows: dict[str, str] = {}
     texts = [text for text in facts.get("texts") or () if isinstance(text, Mapping)]
     if texts:
-        rows["trained on"] = ", ".join(f"{text.get('source')} {float(text.get('share') or 0):.0%}" for text in texts)
+        rows["trained on"] = ", ".join(
+            f"{float(text.get('share') or 0):.0%} {SOURCES.get(str(text.get('source')), text.get('source'))}"
+            for text in texts
+        )
     if "tokens_read" in facts:
         rows["tokens read"] = f"{_count(int(facts['tokens_read']))} in {facts.get('step', 0):,} steps"
     if "seed" in facts:
