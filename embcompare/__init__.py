@@ -20,6 +20,9 @@ _PUBLIC = {
     "EmbeddingSpace": "embcompare.spaces",
     "ParameterAlignment": "embcompare.experiments.parameters",
     "ParameterMatches": "embcompare.experiments.matches",
+    "RepresentationSimilarity": "embcompare.experiments.representations",
+    "keep_corpus": "embcompare.shelf",
+    "keep_vectors": "embcompare.shelf",
     "EmbcompareError": "embcompare.errors",
 }
 

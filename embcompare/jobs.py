@@ -297,6 +297,7 @@ class JobQueue:
             self.device,
             on_report=lambda step, partial: self._reported(job, step, partial),
             check=lambda: self._check(job),
+            store=self.store,
         )
         try:
             result = running.obtain(job.settings, context, job.fingerprints, self.store)

@@ -16,10 +16,15 @@ import numpy as np
 
 from embcompare.errors import Cancelled, EmbcompareError, SettingsError, StoreError
 from embcompare.experiments.base import Result, Settings, execute
+from embcompare.shelf import SHIPPED, Shelf, digest_of
 from embcompare.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from embcompare.models import LoadedModel
+    from embcompare.text.corpora import Corpus
+    from embcompare.text.uploads import Vectors
 
 LOG = logging.getLogger(__name__)
 
@@ -60,10 +65,12 @@ class RunContext:
         device: str,
         on_report: Callable[[Progress, Result | None], None] | None = None,
         check: Callable[[], None] | None = None,
+        store: Store | None = None,
     ) -> None:
         self._asked = device
         self._on_report = on_report or (lambda progress, partial: None)
         self._check = check or (lambda: None)
+        self._store = store if store is not None else Store()
         self._started = time.monotonic()
 
     @property
@@ -77,6 +84,19 @@ class RunContext:
 
         self._check()
         return default_pool().lease(ModelSpec.parse(name, device=self.device))
+
+    def corpus(self, name: str) -> Corpus:
+        """Give the shipped corpus or a kept one."""
+        return Shelf(self._store).corpus(name)
+
+    def vectors(self, name: str) -> Vectors:
+        """Give vectors that a user brought."""
+        return Shelf(self._store).vectors(name)
+
+    @property
+    def states(self) -> Path:
+        """Folder in which hidden states are kept, beside the results."""
+        return self._store.folder
 
     def report(self, done: int, total: int, message: str, partial: Result | None = None) -> None:
         """Pass on how far the run is, then stop it when somebody asked for that."""
@@ -93,10 +113,14 @@ class RunContext:
 
 
 def fingerprints(settings: Settings) -> dict[str, str]:
-    """Return the fingerprint, the content of the weights, of each model that ``settings`` name."""
+    """Return what each name in ``settings`` stands for: the content of a model's weights, of a text, of vectors."""
     from embcompare.models import fingerprint
+    from embcompare.text.corpora import shipped_corpus
 
-    return {name: fingerprint(name) for name in settings.models()}
+    prints = {name: digest_of(name) or fingerprint(name) for name in settings.models()}
+    for name in settings.corpora():
+        prints[name] = shipped_corpus().digest if name == SHIPPED else digest_of(name) or name
+    return prints
 
 
 def resolve_device(name: str) -> str:
@@ -142,12 +166,13 @@ def run(
 
     if device != "auto":
         resolve_device(device)
-    context = RunContext(device, on_report, check)
+    store = store if store is not None else Store()
+    context = RunContext(device, on_report, check, store)
     check()
     prints = fingerprints(settings)
     if not keep:
         return _computed(settings, context, prints)
-    return obtain(settings, context, prints, store if store is not None else Store())
+    return obtain(settings, context, prints, store)
 
 
 def obtain(settings: Settings, context: RunContext, prints: Mapping[str, str], store: Store) -> Result:

@@ -112,7 +112,7 @@ class Store:
             self._sweep()
             write_atomically(path, data)
         except OSError as error:
-            raise StoreError(f"The result cannot be kept in {self.folder}: {_why(error)}") from error
+            raise StoreError(f"The result cannot be kept in {self.folder}: {reason_in_words(error)}") from error
         self._evict(keep=path)
 
     @contextmanager
@@ -141,7 +141,7 @@ class Store:
         except Timeout:
             raise reasons[0] from None
         except OSError as error:
-            raise StoreError(f"Runs cannot be locked in {self.folder}: {_why(error)}") from error
+            raise StoreError(f"Runs cannot be locked in {self.folder}: {reason_in_words(error)}") from error
         try:
             yield
         finally:
@@ -224,7 +224,7 @@ class Store:
             finally:
                 probe.unlink(missing_ok=True)
         except OSError as error:
-            return f"Results cannot be kept in {self.folder}: {_why(error)}"
+            return f"Results cannot be kept in {self.folder}: {reason_in_words(error)}"
         return None
 
     def _path(self, key: str) -> Path:
@@ -369,7 +369,8 @@ def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def _why(error: OSError) -> str:
+def reason_in_words(error: OSError) -> str:
+    """Return why a write failed and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{_reason(error)}; free some space, or point EMBCOMPARE_CACHE to another disk."
     return f"{_reason(error)}; point EMBCOMPARE_CACHE to a folder that can be written."

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EXPERIMENTS: dict[str, tuple[str, str]] = {
     "parameter-alignment": ("embcompare.experiments.parameters", "ParameterAlignment"),
     "parameter-matches": ("embcompare.experiments.matches", "ParameterMatches"),
+    "representation-similarity": ("embcompare.experiments.representations", "RepresentationSimilarity"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

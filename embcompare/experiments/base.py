@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from embcompare.models import LoadedModel
+    from embcompare.text.corpora import Corpus
+    from embcompare.text.uploads import Vectors
 
 
 def option(
@@ -40,13 +43,23 @@ def option(
     low: float | None = None,
     high: float | None = None,
     model: bool = False,
+    corpus: bool = False,
 ) -> Any:
     """Declare one setting: a dataclass field whose metadata drive the form, the command line and the checks.
 
     ``choices`` bounds a setting to a list, ``low`` and ``high`` bound a number, both included;
-    ``model=True`` marks the name of a model, so that its fingerprint enters the result's key.
+    ``model=True`` marks the name of a model (or of a user's own vectors), ``corpus=True`` the name of a corpus: what
+    the name stands for, not the name, enters the result's key.
     """
-    metadata = {"help": help, "label": label, "choices": choices, "low": low, "high": high, "model": model}
+    metadata = {
+        "help": help,
+        "label": label,
+        "choices": choices,
+        "low": low,
+        "high": high,
+        "model": model,
+        "corpus": corpus,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -59,6 +72,16 @@ class Context(Protocol):
 
     def lease(self, name: str) -> AbstractContextManager[LoadedModel]:
         """Give the model called ``name``, loaded and held in memory until the block ends."""
+
+    def corpus(self, name: str) -> Corpus:
+        """Give the sentences called ``name``: the shipped corpus, or a text that a user gave."""
+
+    def vectors(self, name: str) -> Vectors:
+        """Give the vectors called ``name`` that a user gave instead of a model."""
+
+    @property
+    def states(self) -> Path:
+        """Folder in which hidden states are kept for all runs."""
 
     def report(self, done: int, total: int, message: str, partial: Result | None = None) -> None:
         """Say how far the run is; raises :class:`~embcompare.errors.Cancelled` when it should stop."""
@@ -108,7 +131,14 @@ class Settings:
 
     def models(self) -> tuple[str, ...]:
         """Return the names of the models that the run reads, in order, each once."""
-        names = [getattr(self, i.name) for i in dataclasses.fields(self) if i.metadata.get("model")]
+        return self._named("model")
+
+    def corpora(self) -> tuple[str, ...]:
+        """Return the names of the corpora that the run reads, in order, each once."""
+        return self._named("corpus")
+
+    def _named(self, kind: str) -> tuple[str, ...]:
+        names = [getattr(self, i.name) for i in dataclasses.fields(self) if i.metadata.get(kind)]
         return tuple(dict.fromkeys(names))
 
     def call(self) -> str:
@@ -200,21 +230,23 @@ def embcompare_version() -> str:
 def canonical(settings: Settings, fingerprints: Mapping[str, str]) -> str:
     """Return the text that identifies a result: equal text, equal numbers.
 
-    Holds the experiment and its version, every setting, and the fingerprint (content, not path) of each model.
+    Holds the experiment and its version, every setting, and the fingerprint (content, not name) of every model and
+    corpus.
     """
     identity = {
         "experiment": settings.experiment,
         "version": settings.version,
         "settings": {
-            name: (fingerprints.get(value, value) if name in _model_fields(settings) else value)
+            name: (fingerprints.get(value, value) if name in _content_fields(settings) else value)
             for name, value in settings.to_dict().items()
         },
     }
     return json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _model_fields(settings: Settings) -> set[str]:
-    return {item.name for item in dataclasses.fields(settings) if item.metadata.get("model")}
+def _content_fields(settings: Settings) -> set[str]:
+    fields = dataclasses.fields(settings)
+    return {item.name for item in fields if item.metadata.get("model") or item.metadata.get("corpus")}
 
 
 def _tuples(value: Any) -> Any:

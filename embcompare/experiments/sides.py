@@ -1,0 +1,268 @@
+"""The two sides of a comparison of representations: hidden states or a user's vectors, paired row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from embcompare.errors import Incomparable, SettingsError
+from embcompare.experiments.base import Context
+from embcompare.experiments.vectors import SpaceSettings, open_space
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from embcompare.activations import HiddenStates
+    from embcompare.models import LoadedModel
+    from embcompare.spaces import Space
+    from embcompare.text.corpora import Corpus
+    from embcompare.text.uploads import Vectors
+
+POOLINGS = {
+    "mean": "one row a sentence: the mean of its tokens",
+    "last": "one row a sentence: its last token",
+    "cls": "one row a sentence: the classification token",
+    "token": "one row a token (both models must cut text alike)",
+    "word": "one row a word, the mean of its tokens (works across tokenizers)",
+}
+VECTORS = "vectors/"
+"""How the name of a user's own vectors begins where a model's name could stand."""
+
+
+class SideSettings(SpaceSettings, Protocol):
+    """The settings that say which rows are compared, and in which coordinates."""
+
+    @property
+    def model_a(self) -> str:
+        """The model or vectors of side A."""
+
+    @property
+    def model_b(self) -> str:
+        """The model or vectors of side B."""
+
+    @property
+    def corpus(self) -> str:
+        """The text that models read."""
+
+    @property
+    def pooling(self) -> str:
+        """What a row is, one of ``POOLINGS``."""
+
+    @property
+    def pairing(self) -> str:
+        """How a user's vectors are paired, ``"row"`` or ``"id"``."""
+
+    @property
+    def max_rows(self) -> int:
+        """Rows compared at most."""
+
+    @property
+    def standardise(self) -> bool:
+        """Whether each feature is scaled to unit variance."""
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether hidden states pass the final norm before they are read in embedding space."""
+
+    @property
+    def seed(self) -> int:
+        """Of the choice of rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side: its layers, float32 (n, d) each, what they are called, and what sentence each row is of."""
+
+    label: str
+    layers: list[np.ndarray]
+    names: tuple[str, ...]
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Both sides on the same rows; ``items`` (n,) numbers the sentence (or given row) that a row belongs to."""
+
+    a: Side
+    b: Side
+    items: np.ndarray
+    rows: np.ndarray
+    """(n,) int64: which of all paired rows these are, before ``max_rows`` cut them down."""
+    notices: tuple[str, ...]
+
+
+def read_pair(settings: SideSettings, context: Context, *, shared: bool = False) -> Pair:
+    """Capture or read both sides, pair their rows, cut them to ``max_rows``, and bring them into the space.
+
+    ``shared=True`` asks for coordinates that both sides share, as a token-wise cosine needs; otherwise each side is in
+    own coordinates that keep its norms and inner products, which is all that the other measures read.
+    """
+    given = [name.startswith(VECTORS) for name in (settings.model_a, settings.model_b)]
+    if all(given):
+        return _both_given(settings, context, shared)
+    if any(given):
+        return _one_given(settings, context, shared, a_given=given[0])
+    with context.lease(settings.model_a) as a, context.lease(settings.model_b) as b:
+        corpus = context.corpus(settings.corpus)
+        states_a, states_b = (_captured(model, corpus, settings, context) for model in (a, b))
+        pair = _paired(settings, corpus, states_a, states_b)
+        if settings.space == "feature":
+            return _finished(settings, pair)
+        space, notes = open_space(settings, a, b, context.device)
+        a_side = _projected(pair.a, a, space, "a", settings, shared)
+        b_side = _projected(pair.b, b, space, "b", settings, shared)
+        return replace(pair, a=a_side, b=b_side, notices=(*pair.notices, *notes))
+
+
+def _captured(model: LoadedModel, corpus: Corpus, settings: SideSettings, context: Context) -> HiddenStates:
+    from embcompare.activations import capture
+
+    def progress(done: int, total: int, message: str) -> None:
+        context.report(0, 1, f"{model.spec.label}: {message}")
+
+    pooled = settings.pooling in ("mean", "last", "cls")
+    kind = settings.pooling if pooled else None
+    return capture(model, corpus, pooling=kind, folder=context.states, progress=progress)  # type: ignore[arg-type]
+
+
+def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenStates) -> Pair:
+    notices = [f"{s.label}: {notice}" for s in (a, b) for notice in s.notices]
+    how = settings.pooling
+    if how == "token":
+        same = len(a.index) == len(b.index) and all(
+            np.array_equal(getattr(a.index, name), getattr(b.index, name)) for name in ("sentence", "start", "end")
+        )
+        if not same:
+            raise Incomparable(
+                f"{a.label} and {b.label} cut this text into different tokens, so tokens cannot be paired; "
+                "compare words or sentences (pooling 'word' or 'mean')."
+            )
+        items = a.index.sentence
+        rows = _chosen(items, settings)
+        layers = [[s.layer(k)[rows] for k in s.layers] for s in (a, b)]
+    elif how == "word":
+        from embcompare.text.words import align_words
+
+        aligned = align_words(corpus.sentences, a.index, b.index)
+        notices.append(aligned.sentence())
+        items = aligned.a.sentence
+        rows = _chosen(items, settings)
+        words = (aligned.a.only(rows), aligned.b.only(rows))
+        layers = [[s.words(k, w) for k in s.layers] for s, w in zip((a, b), words, strict=True)]
+    else:
+        whole = np.isfinite(a.pooled(0, how)).all(1) & np.isfinite(b.pooled(0, how)).all(1)  # type: ignore[arg-type]
+        items = np.flatnonzero(whole)
+        rows = _chosen(items, settings)
+        layers = [[s.pooled(k, how)[items[rows]] for k in s.layers] for s in (a, b)]  # type: ignore[arg-type]
+    if len(rows) < len(items):
+        notices.append(f"{len(rows):,} of {len(items):,} rows were drawn, whole sentences at a time.")
+    sides = [
+        Side(s.label, own, tuple(s.layer_label(k) for k in s.layers), s.width)
+        for s, own in zip((a, b), layers, strict=True)
+    ]
+    return Pair(sides[0], sides[1], np.asarray(items)[rows], rows, tuple(dict.fromkeys(notices)))
+
+
+def _chosen(items: np.ndarray, settings: SideSettings) -> np.ndarray:
+    """Draw whole items until ``max_rows`` are reached; rows stay in their order."""
+    items = np.asarray(items)
+    if len(items) <= settings.max_rows:
+        return np.arange(len(items))
+    names, sizes = np.unique(items, return_counts=True)
+    order = np.random.default_rng([settings.seed, 1]).permutation(len(names))
+    taken = np.cumsum(sizes[order]) <= settings.max_rows
+    taken[0] = True
+    return np.flatnonzero(np.isin(items, names[order[taken]]))
+
+
+def _both_given(settings: SideSettings, context: Context, shared: bool) -> Pair:
+    from embcompare.text.uploads import pair_vectors
+
+    a, b = context.vectors(settings.model_a), context.vectors(settings.model_b)
+    _feature_space_only(settings, shared, a.values.shape[1] == b.values.shape[1])
+    pairing = pair_vectors(a, b, settings.pairing)
+    rows = _chosen(np.arange(len(pairing)), settings)
+    sides = [_given_side(v, at[rows]) for v, at in ((a, pairing.rows_a), (b, pairing.rows_b))]
+    notices = (pairing.sentence(), *a.notices, *b.notices)
+    return _finished(settings, Pair(sides[0], sides[1], rows, rows, tuple(dict.fromkeys(notices))))
+
+
+def _one_given(settings: SideSettings, context: Context, shared: bool, *, a_given: bool) -> Pair:
+    if settings.pooling in ("token", "word"):
+        raise SettingsError(
+            "A file of vectors has one row a sentence, so the model must too: choose pooling mean, last or cls."
+        )
+    _feature_space_only(settings, shared, False)
+    given = context.vectors(settings.model_a if a_given else settings.model_b)
+    with context.lease(settings.model_b if a_given else settings.model_a) as model:
+        corpus = context.corpus(settings.corpus)
+        states = _captured(model, corpus, settings, context)
+    if len(given) != len(corpus):
+        raise Incomparable(
+            f"{given.name} has {len(given):,} rows and the corpus {len(corpus):,} sentences; row k must be the vector "
+            "of sentence k, so give the file made from this very text."
+        )
+    how = settings.pooling
+    items = np.flatnonzero(np.isfinite(states.pooled(0, how)).all(1))  # type: ignore[arg-type]
+    rows = _chosen(items, settings)
+    layers = [states.pooled(k, how)[items[rows]] for k in states.layers]  # type: ignore[arg-type]
+    own = Side(states.label, layers, tuple(states.layer_label(k) for k in states.layers), states.width)
+    other = _given_side(given, items[rows])
+    notices = (*(f"{states.label}: {n}" for n in states.notices), *given.notices)
+    sides = (other, own) if a_given else (own, other)
+    return _finished(settings, Pair(sides[0], sides[1], items[rows], rows, notices))
+
+
+def _feature_space_only(settings: SideSettings, shared: bool, equal: bool) -> None:
+    if settings.space == "embedding" or shared:
+        raise Incomparable(
+            "A file of vectors comes without a vocabulary to be read through, so it has no embedding space; choose "
+            "feature space and a measure that needs no shared coordinates."
+        )
+
+
+def _given_side(vectors: Vectors, rows: np.ndarray) -> Side:
+    return Side(vectors.name, [vectors.values[rows]], ("given vectors",), int(vectors.values.shape[1]))
+
+
+def _finished(settings: SideSettings, pair: Pair) -> Pair:
+    if not settings.standardise:
+        return pair
+    return replace(pair, a=_standardised(pair.a), b=_standardised(pair.b))
+
+
+def _standardised(side: Side) -> Side:
+    return replace(side, layers=[standardised(layer) for layer in side.layers])
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """Scale every feature of (n, d) to mean 0 and variance 1 in float64; a constant feature becomes 0."""
+    wide = np.asarray(x, dtype=np.float64)
+    moved = wide - wide.mean(axis=0)
+    sd = moved.std(axis=0)
+    size = np.abs(wide).max(axis=0, initial=0.0)
+    constant = sd <= np.finfo(np.float32).eps * size
+    return np.asarray(np.where(constant, 0.0, moved / np.where(constant, 1.0, sd)))
+
+
+def _projected(side: Side, model: LoadedModel, space: Space, which: str, settings: SideSettings, shared: bool) -> Side:
+    import torch
+
+    if shared:
+        to = space.coordinates_a if which == "a" else space.coordinates_b
+    else:
+        to = space.own_a if which == "a" else space.own_b
+    norm = model.anatomy.final_norm if settings.final_norm else None
+
+    def one(layer: np.ndarray, name: str) -> np.ndarray:
+        x: Tensor = torch.as_tensor(np.array(layer), dtype=torch.float64)
+        if norm is not None and "final norm" not in name:
+            x = replace(
+                norm, gain=norm.gain.cpu().double(), bias=None if norm.bias is None else norm.bias.cpu().double()
+            ).apply(x)
+        return to(x).numpy()
+
+    with torch.inference_mode():
+        return replace(side, layers=[one(x, n) for x, n in zip(side.layers, side.names, strict=True)])

@@ -1,0 +1,411 @@
+import dataclasses
+import io
+import json
+import struct
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save as save_safetensors
+
+from embcompare.errors import EmbcompareError, Incomparable, SettingsError
+from embcompare.text.corpora import InputError
+from embcompare.text.uploads import SUFFIXES, Vectors, pair_vectors, read_vectors
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+X = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+IDS = tuple(f"row {letter}" for letter in "abcdefg")
+
+
+def npy(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def parquet(table, **options):
+    file = io.BytesIO()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), file, **options)
+    return file.getvalue()
+
+
+def lists(values):
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def written(values, ids=None):
+    """The same vectors in every format that can hold them."""
+    text = {} if ids is None else {"ids": np.array(ids)}
+    columns = {} if ids is None else {"ids": pa.array(ids)}
+    files = {
+        "npz": npz(x=values, **text),
+        "parquet": parquet({"x": lists(values), **columns}),
+    }
+    if ids is None:
+        files |= {"npy": npy(values), "safetensors": save_safetensors({"x": values})}
+    return files
+
+
+def npy_claiming(shape, dtype="<f4", payload=b""):
+    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + payload
+
+
+class TestReading:
+    @pytest.mark.parametrize("kind", SUFFIXES)
+    def test_every_format_gives_the_values_bit_for_bit(self, kind):
+        found = read_vectors(written(X)[kind], f".{kind.upper()}")
+        assert np.array_equal(found.values, X)
+        assert found.values.dtype == np.float32
+        assert not found.values.flags.writeable
+        assert found.ids == ()
+
+    @pytest.mark.parametrize("kind", ["npz", "parquet"])
+    def test_ids_are_found_by_their_usual_name(self, kind):
+        found = read_vectors(written(X, IDS)[kind], kind)
+        assert found.ids == IDS
+        assert np.array_equal(found.values, X)
+
+    def test_ids_under_another_name_and_as_numbers_and_bytes(self):
+        assert read_vectors(npz(x=X, key=np.arange(7)), "npz", ids="key").ids == tuple("0123456")
+        assert read_vectors(npz(x=X, id=np.array([b"%d" % n for n in range(7)])), "npz").ids == tuple("0123456")
+        data = save_safetensors({"x": X, "ids": np.arange(7)})
+        assert read_vectors(data, "safetensors").ids == tuple("0123456")
+        assert read_vectors(parquet({"x": lists(X), "n": np.arange(7)}), "parquet", ids="n").ids == tuple("0123456")
+        with pytest.raises(SettingsError, match="nothing called 'name' to take ids from; it holds x"):
+            read_vectors(npz(x=X), "npz", ids="name")
+
+    def test_the_array_is_chosen_where_there_are_several(self):
+        several = npz(x=X, y=2 * X, flat=np.arange(4))
+        assert np.array_equal(read_vectors(several, "npz", array="y").values, 2 * X)
+        with pytest.raises(SettingsError, match=r"2 arrays of two dimensions; say which to use: .*x \(7, 3\) float32"):
+            read_vectors(several, "npz")
+        with pytest.raises(SettingsError, match="no array 'z'"):
+            read_vectors(several, "npz", array="z")
+        assert np.array_equal(read_vectors(npz(x=X, flat=np.arange(4)), "npz").values, X)
+        both = parquet({"x": lists(X), "y": lists(2 * X)})
+        assert np.array_equal(read_vectors(both, "parquet", array="y").values, 2 * X)
+        with pytest.raises(SettingsError, match="2 columns of lists; say which"):
+            read_vectors(both, "parquet")
+        with pytest.raises(SettingsError, match="no ids; leave both names empty"):
+            read_vectors(npy(X), "npy", array="x")
+
+    def test_parquet_of_one_column_a_dimension_and_of_plain_lists(self):
+        columns = {"id": pa.array(IDS), **{f"d{k}": X[:, k] for k in range(3)}, "text": pa.array(IDS)}
+        found = read_vectors(parquet(columns), "parquet")
+        assert found.ids == IDS
+        assert np.array_equal(found.values, X)
+        assert np.array_equal(
+            read_vectors(parquet({"x": pa.array(X.tolist(), pa.list_(pa.float32()))}), "parquet").values, X
+        )
+        many = np.random.default_rng(1).standard_normal((9000, 4))
+        assert np.array_equal(read_vectors(parquet({"x": lists(many)}, row_group_size=700), "parquet").values, many)
+
+    @pytest.mark.parametrize(
+        ("dtype", "expected"),
+        [
+            ("f2", "f4"),
+            ("f4", "f4"),
+            ("f8", "f8"),
+            ("i1", "f4"),
+            ("u2", "f4"),
+            ("i4", "f8"),
+            ("i8", "f8"),
+            (">f4", "f4"),
+            (">f8", "f8"),
+        ],
+    )
+    def test_numbers_of_every_kind_become_float32_or_float64_of_the_same_value(self, dtype, expected):
+        values = np.arange(12).reshape(4, 3).astype(dtype)
+        found = read_vectors(npy(values), "npy").values
+        assert found.dtype == np.dtype(expected)
+        assert found.dtype.isnative
+        assert np.array_equal(found, values)
+
+    def test_bfloat16_becomes_float32(self):
+        torch = pytest.importorskip("torch")
+        from safetensors.torch import save
+
+        values = torch.tensor([[1.5, -2.0], [0.25, 3e38]], dtype=torch.bfloat16)
+        found = read_vectors(save({"x": values}), "safetensors").values
+        assert np.array_equal(found, values.float().numpy())
+
+    def test_fortran_order_and_files_on_disk(self, tmp_path):
+        (tmp_path / "x.npy").write_bytes(npy(np.asfortranarray(X)))
+        assert np.array_equal(read_vectors(tmp_path / "x.npy", "npy").values, X)
+        with (tmp_path / "x.npy").open("rb") as file:
+            assert np.array_equal(read_vectors(file, "npy").values, X)
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.integers(1, 20), st.integers(1, 9), st.sampled_from(["f4", "f8"]), st.integers(0, 9))
+    def test_round_trip_of_any_shape(self, n, d, dtype, seed):
+        values = np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
+        for kind, data in written(values).items():
+            assert np.array_equal(read_vectors(data, kind).values, values)
+
+    def test_digest_knows_values_ids_and_dtype(self):
+        digests = [
+            Vectors("x", X).digest,
+            Vectors("x", X, IDS).digest,
+            Vectors("x", X.astype(np.float64)).digest,
+            Vectors("x", X[::-1]).digest,
+            Vectors("x", X.reshape(3, 7)).digest,
+        ]
+        assert len(set(digests)) == 5
+        assert Vectors("y", np.asfortranarray(X)).digest == digests[0]
+
+
+class TestRefusing:
+    @pytest.mark.parametrize("kind", SUFFIXES)
+    def test_rows_with_nan_or_infinite_values_are_named(self, kind):
+        bad = np.tile(X, (3, 1))
+        bad[[2, 5], [0, 1]] = np.nan, np.inf
+        with pytest.raises(InputError, match=r"NaN or infinite values in row 2, 5 \(from 0\)"):
+            read_vectors(written(bad)[kind], kind)
+        with pytest.raises(InputError, match=r"in row 0, 1, 2, 3, 4 and 16 more"):
+            read_vectors(written(bad * np.nan)[kind], kind)
+
+    def test_empty_cells_of_a_parquet_file_are_nan(self):
+        with pytest.raises(InputError, match="row 1"):
+            read_vectors(parquet({"a": pa.array([1.0, None]), "b": pa.array([1, 2])}), "parquet")
+        with pytest.raises(InputError, match="1 empty rows"):
+            read_vectors(parquet({"x": pa.array([[1.0], None])}), "parquet")
+
+    @pytest.mark.parametrize("shape", [(6,), (2, 3, 4), (0, 3), (3, 0), ()])
+    def test_shapes_other_than_rows_of_vectors_are_refused(self, shape):
+        with pytest.raises(InputError, match="one row each"):
+            read_vectors(npy(np.zeros(shape)), "npy")
+
+    def test_objects_are_refused_and_never_unpickled(self, tmp_path):
+        class Harm:
+            def __reduce__(self):
+                return open, (str(tmp_path / "harmed"), "w")
+
+        harmful = np.array([[Harm()]], dtype=object)
+        for data, kind in (
+            (npy(harmful, allow_pickle=True), "npy"),
+            (npz(x=harmful), "npz"),
+            (npz(x=X, ids=harmful[0]), "npz"),
+        ):
+            with pytest.raises(InputError, match="holds Python objects, which could run code"):
+                read_vectors(data, kind)
+        assert not (tmp_path / "harmed").exists()
+
+    @pytest.mark.parametrize("values", [X.astype(complex), X > 0, np.array([["a", "b"]]), X.view([("f", "f4")])])
+    def test_what_is_no_real_number_is_refused(self, values):
+        with pytest.raises(InputError, match="not real numbers; save it as float32"):
+            read_vectors(npy(values), "npy")
+
+    def test_ids_that_repeat_or_are_too_few_or_too_long_or_lists(self):
+        with pytest.raises(InputError, match="the id 'b' more than once"):
+            read_vectors(npz(x=X, ids=np.array(list("abcdebb"))), "npz")
+        with pytest.raises(InputError, match="3 ids for 7 rows"):
+            read_vectors(npz(x=X, ids=np.arange(3)), "npz")
+        with pytest.raises(InputError, match="more than 500 characters"):
+            Vectors("x", X[:1], ("i" * 501,))
+        with pytest.raises(InputError, match="ids in uploaded vectors holds float64, not text or whole numbers"):
+            read_vectors(parquet_free_ids(), "safetensors")
+        with pytest.raises(InputError, match="without an id"):
+            read_vectors(parquet({"x": lists(X[:2]), "id": pa.array(["a", None])}), "parquet")
+
+    def test_rows_of_different_lengths_are_refused(self):
+        with pytest.raises(InputError, match="different lengths"):
+            read_vectors(parquet({"x": pa.array([[1.0], [1.0, 2.0]])}), "parquet")
+        table = pa.table({"x": pa.array([[1.0]] * 5000 + [[1.0, 2.0]] * 5000)})
+        with pytest.raises(InputError, match="different lengths"):
+            read_vectors(parquet(table), "parquet")
+
+    @pytest.mark.parametrize("kind", SUFFIXES)
+    def test_cut_off_files_and_files_of_another_kind_are_refused(self, kind):
+        whole = written(X)
+        for data in (
+            b"",
+            b"\0",
+            whole[kind][:-1],
+            whole[kind][: len(whole[kind]) // 2],
+            *(v for k, v in whole.items() if k != kind),
+        ):
+            with pytest.raises(EmbcompareError) as caught:
+                read_vectors(data, kind)
+            assert str(caught.value).count("\n") == 0
+
+    def test_something_behind_the_array_is_refused(self):
+        with pytest.raises(InputError, match="too much at its end"):
+            read_vectors(npy(X) + b"x", "npy")
+
+    @pytest.mark.parametrize("suffix", ["pkl", "pt", "csv", "", "../npy"])
+    def test_other_suffixes_are_refused(self, suffix):
+        with pytest.raises(SettingsError, match="choose one of npy, npz, safetensors, parquet"):
+            read_vectors(b"", suffix)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.sampled_from(SUFFIXES), st.integers(0, 10_000), st.integers(0, 255), st.booleans())
+    def test_a_spoilt_byte_gives_vectors_or_a_sentence_for_a_person(self, kind, at, value, cut):
+        data = bytearray(written(X)[kind])
+        at %= len(data)
+        data[at] = value
+        try:
+            found = read_vectors(bytes(data[:at] if cut else data), kind, max_bytes=10**7)
+        except EmbcompareError as error:
+            assert "\n" not in str(error)
+        else:
+            assert np.isfinite(found.values).all()
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.binary(max_size=300), st.sampled_from(SUFFIXES))
+    def test_hostile_bytes_are_refused_in_a_sentence(self, data, kind):
+        for start in (b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"PAR1"):
+            with pytest.raises(EmbcompareError) as caught:
+                read_vectors(start + data, kind)
+            assert "\n" not in str(caught.value)
+
+
+def parquet_free_ids():
+    return save_safetensors({"x": X, "ids": np.zeros((7, 2))})
+
+
+class TestBounds:
+    """Nothing that a header announces is allocated before it is compared with the bound."""
+
+    @pytest.fixture(autouse=True)
+    def quick_and_small(self):
+        tracemalloc.start()
+        began = time.process_time()
+        yield
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 60e6
+        assert time.process_time() - began < 10
+
+    @pytest.mark.parametrize("kind", SUFFIXES)
+    def test_an_upload_of_a_gigabyte_is_refused_unread(self, kind, tmp_path):
+        with (tmp_path / "big").open("wb") as file:
+            file.write(npy_claiming((2**26, 4)))
+            file.truncate(2**30)
+        with pytest.raises(InputError, match=r"has 1,073,741,824 bytes; at most 268,435,456 are read"):
+            read_vectors(tmp_path / "big", kind)
+
+    def test_a_small_file_that_claims_a_gigabyte_is_refused(self):
+        for data, kind in (
+            (npy_claiming((2**26, 4)), "npy"),
+            (npy_claiming((2**62, 2**62)), "npy"),
+            (self.zipped(npy_claiming((2**26, 4))), "npz"),
+            (self.tensors({"dtype": "F32", "shape": [2**26, 4], "data_offsets": [0, 2**30]}), "safetensors"),
+            (struct.pack("<Q", 2**40) + b"{}", "safetensors"),
+        ):
+            with pytest.raises(InputError):
+                read_vectors(data, kind)
+        with pytest.raises(InputError, match="impossible shape|cannot be read"):
+            read_vectors(npy_claiming((-1, 4)), "npy")
+
+    def test_an_archive_bomb_is_refused_before_it_is_unpacked(self):
+        with pytest.raises(InputError, match=r"would unpack from [\d,]+ to [\d,]+ bytes, which is refused"):
+            read_vectors(self.zipped(npy_claiming((2**20, 4)) + bytes(2**24)), "npz")
+        assert len(self.zipped(bytes(2**24))) < 50_000
+
+    def test_an_archive_that_lies_about_its_sizes_is_refused(self):
+        honest = self.zipped(npy_claiming((2**18, 4)) + np.random.default_rng(0).bytes(2**22))
+        size = struct.pack("<L", 2**22 + 128)
+        assert honest.count(size) == 2
+        with pytest.raises(InputError):
+            read_vectors(honest.replace(size, struct.pack("<L", 2**10)), "npz")
+
+    def test_an_archive_of_too_many_members_or_unusual_packing_or_with_a_password_is_refused(self):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for number in range(1001):
+                archive.writestr(f"{number}.npy", b"")
+        with pytest.raises(InputError, match="1,001 members"):
+            read_vectors(file.getvalue(), "npz")
+        with pytest.raises(InputError, match="packed in an unusual way"):
+            read_vectors(self.zipped(npy(X), zipfile.ZIP_BZIP2), "npz")
+        data = bytearray(self.zipped(npy(X)))
+        data[data.index(b"PK\x01\x02") + 8] |= 1
+        with pytest.raises(InputError, match="is encrypted"):
+            read_vectors(bytes(data), "npz")
+
+    def test_a_checksum_that_does_not_fit_is_refused(self):
+        data = bytearray(self.zipped(npy(X), zipfile.ZIP_STORED))
+        data[data.index(X.tobytes()) + 5] ^= 1
+        with pytest.raises(InputError, match="cannot be read"):
+            read_vectors(bytes(data), "npz")
+
+    def test_a_parquet_file_of_a_repeated_value_is_counted_as_it_unpacks(self):
+        ones = pa.array(np.ones(2_000_000, np.float32))
+        data = parquet({"a": ones, "b": ones}, use_dictionary=True, row_group_size=2_000_000)
+        assert len(data) < 20_000
+        with pytest.raises(InputError, match="would take 32,000,000 bytes"):
+            read_vectors(data, "parquet", max_bytes=8_000_000)
+
+    def test_long_ids_repeated_in_a_parquet_file_are_refused_unrepeated(self):
+        ids = pa.array(["x" * 100_000] * 3000)
+        data = parquet({"id": ids, "a": np.ones(3000)}, use_dictionary=True)
+        assert len(data) < 300_000
+        with pytest.raises(InputError, match="more than 500 characters"):
+            read_vectors(data, "parquet")
+
+    def zipped(self, member, method=zipfile.ZIP_DEFLATED):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", method) as archive:
+            archive.writestr("x.npy", member)
+        return file.getvalue()
+
+    def tensors(self, entry):
+        header = json.dumps({"x": entry}).encode()
+        return struct.pack("<Q", len(header)) + header
+
+
+class TestPairing:
+    def test_by_row_all_are_paired(self):
+        pairing = pair_vectors(Vectors("a", X), Vectors("b", X[:, :2]))
+        assert np.array_equal(pairing.rows_a, np.arange(7))
+        assert np.array_equal(pairing.rows_b, np.arange(7))
+        assert (pairing.coverage_a, pairing.coverage_b) == (1.0, 1.0)
+        assert pairing.sentence() == "All 7 rows are paired in their order."
+
+    def test_by_id_those_in_both_are_paired_whatever_their_order(self):
+        a = Vectors("a", X, IDS)
+        b = Vectors("b", X[[6, 2, 4]], (IDS[6], IDS[2], "another"))
+        pairing = pair_vectors(a, b, "id")
+        assert np.array_equal(a.values[pairing.rows_a], b.values[pairing.rows_b])
+        assert pairing.rows_a.tolist() == [2, 6]
+        assert pairing.coverage_a == pytest.approx(2 / 7)
+        assert pairing.coverage_b == pytest.approx(2 / 3)
+        assert "2 rows are paired by id: 28.6% of the first and 66.7%" in pairing.sentence()
+
+    @settings(deadline=None)
+    @given(st.permutations(range(7)), st.permutations(range(7)))
+    def test_order_does_not_matter_by_id(self, p, q):
+        a, b = (Vectors(name, X[list(order)], tuple(IDS[k] for k in order)) for name, order in (("a", p), ("b", q)))
+        pairing = pair_vectors(a, b, "id")
+        assert len(pairing) == 7
+        assert np.array_equal(a.values[pairing.rows_a], b.values[pairing.rows_b])
+
+    def test_differing_numbers_of_rows_missing_ids_and_nothing_shared_are_refused(self):
+        with pytest.raises(Incomparable, match="a has 7 rows and b has 6, so they cannot be paired in their order"):
+            pair_vectors(Vectors("a", X), Vectors("b", X[:6]))
+        with pytest.raises(Incomparable, match="b has no ids to pair by"):
+            pair_vectors(Vectors("a", X, IDS), Vectors("b", X), "id")
+        with pytest.raises(Incomparable, match="share no id .*begins with 'row a', the second with '0'"):
+            pair_vectors(Vectors("a", X, IDS), Vectors("b", X, tuple("0123456")), "id")
+        with pytest.raises(SettingsError, match="cannot be paired by 'name'"):
+            pair_vectors(Vectors("a", X), Vectors("b", X), "name")
+
+    def test_vectors_are_frozen(self):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            Vectors("a", X).name = "b"
+        with pytest.raises(ValueError, match="read-only"):
+            Vectors("a", X.copy()).values[0] = 1
