@@ -1,4 +1,4 @@
-"""Hidden states of MiniLM-L6 on 5,000 sentences: sorted, streamed to disk, against a padded, unsorted loop in memory."""
+"""Hidden states of MiniLM-L6 on 5,000 sentences: sorted and streamed, against a padded, unsorted loop."""
 
 from __future__ import annotations
 

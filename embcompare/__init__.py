@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "run": "embcompare.jobs",
+    "run": "embcompare.running",
     "load_model": "embcompare.models",
     "inspect_model": "embcompare.models",
     "ModelSpec": "embcompare.models",
@@ -26,13 +26,17 @@ _PUBLIC = {
     "EmbcompareError": "embcompare.errors",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+_MODULES = ("measures",)
+
+__all__ = ["__version__", *_PUBLIC, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import embcompare`` costs no torch."""
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
+    if name in _MODULES:
+        return import_module(f"embcompare.{name}")
     raise AttributeError(f"module 'embcompare' has no attribute {name!r}")
 
 

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -22,6 +24,7 @@ from embcompare.text.words import (
 
 TOKENIZERS = {"wordpiece": wordpiece_tokenizer, "bytes": bytes_tokenizer, "sentencepiece": sentencepiece_tokenizer}
 TEXT = st.text(st.sampled_from("abé1_ ,.'’-\t\u0301\u200d日本☃"), max_size=30)
+CUTS = st.lists(st.integers(0, 30))
 
 
 def index_of(spans):
@@ -35,7 +38,7 @@ def index_of(spans):
 def cuts(text, places):
     """Tokens that cut ``text`` at these places."""
     bounds = sorted({0, len(text), *(place for place in places if place < len(text))})
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 class TestSpans:

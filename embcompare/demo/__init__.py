@@ -1,0 +1,64 @@
+"""The small models that ship with embcompare, and the scripts that trained them.
+
+This module is light: it names the models and finds their folders. ``texts``, ``tokenizer``, ``recipes``, ``training``
+and ``build`` make them again from scratch: ``python -m embcompare.demo.build``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from embcompare.errors import ModelNotFound
+
+DESCRIPTIONS: dict[str, str] = {
+    "gpt2-a": "GPT-2, 6 layers, 128 wide, seed 1: twin of gpt2-b",
+    "gpt2-b": "GPT-2, 6 layers, 128 wide, seed 2: twin of gpt2-a",
+    "gpt2-wide": "GPT-2, 8 layers, 160 wide, seed 3: same vocabulary and texts as the twins, another shape",
+    "bert-a": "BERT, masked language model, 4 layers, 128 wide, seed 1: twin of bert-b",
+    "bert-b": "BERT, masked language model, 4 layers, 128 wide, seed 2: twin of bert-a",
+    "gpt2-series-50": "GPT-2, 4 layers, 96 wide, seed 4: one training seen after 50 steps",
+    "gpt2-series-150": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 150 steps",
+    "gpt2-series-400": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 400 steps",
+    "gpt2-series-1000": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 1,000 steps",
+    "gpt2-series-2000": "GPT-2, 4 layers, 96 wide, seed 4: the same training at its end, 2,000 steps",
+}
+"""Name of each demo model and one line on what it is."""
+
+SOURCES: dict[str, str] = {
+    "sotu": "State of the Union addresses",
+    "moby-dick": "Moby Dick",
+    "reviews": "film review snippets",
+}
+"""What each source in a card's ``texts`` is called among people."""
+
+NAMES: tuple[str, ...] = tuple(DESCRIPTIONS)
+"""Names of the demo models, twins first."""
+
+_WEIGHTS = Path(__file__).parent / "weights"
+
+
+def weights_folder(name: str) -> Path:
+    """Folder of a demo model, loadable with ``from_pretrained``.
+
+    Raises ``ModelNotFound`` when no demo has that name or its files are absent from the installation.
+    """
+    if name not in DESCRIPTIONS:
+        raise ModelNotFound(f"There is no demo model named {name!r}; choose one of {', '.join(NAMES)}.")
+    folder = _WEIGHTS / name
+    if not (folder / "model.safetensors").is_file():
+        raise ModelNotFound(
+            f"The weights of the demo model {name!r} are not installed; "
+            f"make them with: python -m embcompare.demo.build --only {name}"
+        )
+    return folder
+
+
+def read_card(name: str) -> dict[str, Any]:
+    """Provenance of a demo model: architecture, texts, seed, schedule, minutes and losses (in nats per token).
+
+    Raises ``ModelNotFound`` as ``weights_folder`` does.
+    """
+    card: dict[str, Any] = json.loads((weights_folder(name) / "card.json").read_text(encoding="utf-8"))
+    return card
