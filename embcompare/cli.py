@@ -231,8 +231,12 @@ def _run(arguments: argparse.Namespace) -> None:
 def _models(arguments: argparse.Namespace) -> None:
     if arguments.name is None:
         width = max(map(len, DESCRIPTIONS)) + len("demo/")
+        from embcompare.models import demo_names
+
+        installed = demo_names()
         for name, description in DESCRIPTIONS.items():
-            print(f"{'demo/' + name:{width}}  {description}")
+            absent = "" if name in installed else " (weights not installed)"
+            print(f"{'demo/' + name:{width}}  {description}{absent}")
         return
     from embcompare.models import inspect_model
 
@@ -302,9 +306,13 @@ def _outputs(arguments: argparse.Namespace) -> dict[str, str]:
         raise SettingsError(
             "Only one of --json, --csv and --npz can go to standard output; name a file for the others."
         )
-    for path in outputs.values():
-        if path != "-":
-            check_target(path)
+    files = [path for path in outputs.values() if path != "-"]
+    for path in files:
+        check_target(path)
+    real = [os.path.realpath(os.path.expanduser(path)) for path in files]
+    for path, target in zip(files, real, strict=True):
+        if real.count(target) > 1 and os.path.isfile(target) | (not os.path.exists(target)):
+            raise SettingsError(f"Two of --json, --csv and --npz would write the same file {path}; name one for each.")
     return outputs
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import secrets
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,22 @@ def write_file(path: str | Path, data: str | bytes) -> None:
 
 def check_target(path: str | Path) -> None:
     """Raise :class:`StoreError` now if ``path`` cannot be written, before anybody waits for a result to put there."""
+    if not str(path):
+        raise StoreError("The name of the file to write is empty; name a file, or - for standard output.")
     target = Path(path).expanduser()
     folder = target.parent
     if target.is_dir():
         raise StoreError(f"Cannot write {target}: it is a folder; name a file in it.")
     if not folder.is_dir():
         raise StoreError(f"Cannot write {target}: there is no folder {folder}; make it or name another.")
-    if not os.access(folder, os.W_OK):
-        raise StoreError(f"Cannot write {target}: the folder {folder} cannot be written; name another.")
+    if target.exists() and not target.is_file():
+        return  # a device or a pipe
+    probe = folder / f".embcompare.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise StoreError(f"Cannot write {target}: the folder {folder} cannot be written; name another.") from error
 
 
 def _strict(value: Any) -> Any:

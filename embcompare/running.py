@@ -164,6 +164,8 @@ def run(
         if progress is not None:
             progress(step)
 
+    if not isinstance(settings, Settings):
+        raise SettingsError(f"run needs settings, such as ParameterAlignment(model_a, model_b), and got {settings!r}.")
     if device != "auto":
         resolve_device(device)
     store = store if store is not None else Store()

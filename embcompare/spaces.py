@@ -27,7 +27,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from embcompare.errors import Incomparable
+from embcompare.errors import Incomparable, SettingsError
 
 # Directions whose share of the largest eigenvalue is below this hold rounding noise of the float64 Gram only.
 NULL_DIRECTION = 1e-12
@@ -89,10 +89,12 @@ class Space:
 
     def unit_a(self, x: Tensor) -> Tensor:
         """Own coordinates of A scaled to unit norm, (n, r_a); rows of NaN where the vector vanishes in the space."""
+        x = _scaled(x)
         return _unit(self.own_a(x), x, self._reach_a)
 
     def unit_b(self, y: Tensor) -> Tensor:
         """Own coordinates of B scaled to unit norm, (n, r_b); rows of NaN where the vector vanishes in the space."""
+        y = _scaled(y)
         return _unit(self.own_b(y), y, self._reach_b)
 
     @cached_property
@@ -132,6 +134,8 @@ class FeatureSpace(Space):
     """
 
     def __init__(self, width_a: int, width_b: int, *, centred: bool = True) -> None:
+        if min(width_a, width_b) < 1:
+            raise SettingsError(f"Feature space cannot be {min(width_a, width_b)} wide; the smallest width is 1.")
         if width_a != width_b:
             raise Incomparable(
                 f"Feature space needs two models of one width, and these are {width_a} and {width_b} wide; "
@@ -153,6 +157,7 @@ class FeatureSpace(Space):
 
     def permuted(self, order: Tensor) -> Space:
         """Return the null in which B's d features are shuffled by ``order``, a permutation of 0 … d-1."""
+        _check_order(order, self.size)
         return Space(self.to_a, self.to_b, torch.eye(self.width_a, dtype=torch.float64)[order])
 
 
@@ -168,9 +173,12 @@ class EmbeddingSpace(Space):
     """
 
     def __init__(self, e_a: Tensor, e_b: Tensor, *, centred: bool = True, common: int = 0, block: int = 8192) -> None:
-        if len(e_a) != len(e_b) or len(e_a) == 0:
+        if common < 0 or block < 1:
+            raise SettingsError(f"common cannot be {common} nor block {block}; common starts at 0 and block at 1.")
+        if e_a.ndim != 2 or e_b.ndim != 2 or len(e_a) != len(e_b) or len(e_a) == 0:
             raise Incomparable(
-                f"Embedding space needs one row a shared token in both matrices; got {len(e_a)} and {len(e_b)} rows."
+                "Embedding space needs two matrices with one row a shared token in both; got shapes "
+                f"{tuple(e_a.shape)} and {tuple(e_b.shape)}."
             )
         self._e_a, self._e_b, self._block = e_a, e_b, block
         self._mean_a, self._mean_b = (_mean(e, block) if centred else None for e in (e_a, e_b))
@@ -185,11 +193,25 @@ class EmbeddingSpace(Space):
 
     def permuted(self, order: Tensor) -> Space:
         """Return the null in which token k of A is paired with token ``order[k]`` of B: chance, and nothing else."""
+        _check_order(order, self.size)
         return Space(self.to_a, self.to_b, self._overlap(order))
+
+    def seen_a(self, x: Tensor) -> Tensor:
+        """Return the part of the vectors of A, (n, d_a), that the space sees: common and null directions taken out."""
+        return x @ (self._back_a.T @ self.to_a).to(x)
+
+    def seen_b(self, y: Tensor) -> Tensor:
+        """Return the part of the vectors of B, (n, d_b), that the space sees."""
+        return y @ (self._back_b.T @ self.to_b).to(y)
 
     def _overlap(self, order: Tensor | None = None) -> Tensor:
         cross = _gram(self._e_a, self._e_b, self._mean_a, self._mean_b, self._block, order)
         return self._back_a @ cross @ self._back_b.T
+
+
+def _check_order(order: Tensor, size: int) -> None:
+    if order.shape != (size,) or not torch.equal(order.sort().values.cpu(), torch.arange(size)):
+        raise SettingsError(f"The order is no permutation of 0 to {size - 1}; make it with torch.randperm({size}).")
 
 
 def _mean(e: Tensor, block: int) -> Tensor:
@@ -216,13 +238,16 @@ def _isometry(gram: Tensor, which: str, common: int) -> tuple[Tensor, Tensor]:
 
     Null directions are dropped, and so are the ``common`` strongest.
     """
-    values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
-    kept = values > values[-1] * NULL_DIRECTION
-    if not torch.isfinite(values).all() or values[-1] <= 0:
+    finite = bool(torch.isfinite(gram).all())
+    if finite:
+        values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
+    if not finite or values[-1] <= 0:
         raise Incomparable(
-            f"The embedding matrix of model {which} says nothing about the shared tokens (all rows are equal or not "
-            "finite), so there is no embedding space to compare in; feature space may still work."
+            f"The embedding matrix of model {which} says nothing about the shared tokens (its rows are all equal, not "
+            "finite, or too small or too large to be squared), so there is no embedding space to compare in; feature "
+            "space may still work."
         )
+    kept = values > values[-1] * NULL_DIRECTION
     if common:
         if int(kept.sum()) <= common:
             raise Incomparable(
@@ -232,6 +257,12 @@ def _isometry(gram: Tensor, which: str, common: int) -> tuple[Tensor, Tensor]:
         kept[-common:] = False
     root = values[kept].sqrt()[:, None]
     return root * vectors[:, kept].T, vectors[:, kept].T / root
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """Scale each row to a largest entry of 1, so that no tiny or huge vector is lost when it is squared."""
+    largest = x.abs().amax(1, keepdim=True) if x.shape[1] else x.new_ones(len(x), 1)
+    return torch.where(largest > 0, x / largest, x)
 
 
 def _unit(own: Tensor, x: Tensor, reach: float) -> Tensor:

@@ -34,6 +34,7 @@ DEFAULT_BYTES = 2 * 2**30
 
 LOG = logging.getLogger(__name__)
 
+_WAY_OUT = "point EMBCOMPARE_CACHE to a folder that can be written."
 _KEY = re.compile(r"[0-9a-f]{64}")
 _DAMAGED_KEPT = 8
 _LEFTOVER_SECONDS = 3600.0
@@ -152,6 +153,8 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """Return what is stored, last used first; files whose header cannot be trusted are set aside."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StoreError(f"{self.folder} is a file, not a folder of results; {_WAY_OUT}")
         found: list[Entry] = []
         for path in self._files():
             try:
@@ -188,12 +191,19 @@ class Store:
 
     def clear(self) -> int:
         """Remove every result, set-aside file and leftover; return how many results were removed."""
-        removed = sum(self.delete(path.stem) for path in self._files())
+        removed, kept = 0, []
+        for path in self._files():
+            try:
+                removed += self.delete(path.stem)
+            except StoreError as error:
+                kept.append(str(error))
         for path in self._damaged():
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):
             self._sweep()
+        if kept:
+            raise StoreError(f"{removed} results were deleted and {len(kept)} were not. {kept[0]}")
         return removed
 
     def size(self) -> int:
@@ -234,7 +244,8 @@ class Store:
 
     def _files(self) -> list[Path]:
         try:
-            return [path for path in self.folder.glob("*.safetensors") if _KEY.fullmatch(path.stem)]
+            found = self.folder.glob("*.safetensors")
+            return [path for path in found if _KEY.fullmatch(path.stem) and path.is_file()]
         except OSError:
             return []
 
@@ -293,7 +304,7 @@ class Store:
         """Remove what killed writers left: their process is gone from this machine, or an hour has passed."""
         for path in self.folder.glob(".embcompare.*.tmp"):
             owner = path.name.split(".")[2:4]
-            gone = owner[0] == _host() and owner[1].isdigit() and not _alive(int(owner[1]))
+            gone = owner[0] == _host() and owner[1].isdecimal() and not _alive(int(owner[1]))
             with suppress(OSError):
                 if gone or time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
                     path.unlink()
@@ -373,7 +384,7 @@ def reason_in_words(error: OSError) -> str:
     """Return why a write failed and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{_reason(error)}; free some space, or point EMBCOMPARE_CACHE to another disk."
-    return f"{_reason(error)}; point EMBCOMPARE_CACHE to a folder that can be written."
+    return f"{_reason(error)}; {_WAY_OUT}"
 
 
 def _default_folder() -> Path:
@@ -385,6 +396,6 @@ def _default_bytes() -> int:
     named = os.environ.get("EMBCOMPARE_CACHE_BYTES", "").strip()
     if not named:
         return DEFAULT_BYTES
-    if not named.isdigit():
+    if not named.isdecimal():
         raise StoreError(f"EMBCOMPARE_CACHE_BYTES cannot be '{named}'; give a whole number of bytes.")
     return int(named)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embcompare.experiments.depth import depth_agreement, double_centred, equal_depth
+from embcompare.experiments.depth import closest_at_equal_depth, depth_agreement, double_centred, equal_depth
 
 
 def test_a_bright_diagonal_is_found_under_bright_columns():
@@ -91,3 +91,25 @@ def test_same_seed_same_p_value():
     matrix = np.random.default_rng(0).random((6, 6))
     assert depth_agreement(matrix, 3).p_value == depth_agreement(matrix, 3).p_value
     assert np.isnan(depth_agreement(matrix, 3, sampled=0).p_value)
+
+
+def test_undefined_layers_are_neither_assigned_nor_counted():
+    matrix = np.array([[1.0, np.nan, 0.0], [0.0, 1.0, 0.0], [np.nan] * 3])
+    agreement = depth_agreement(matrix, 0, 2000)
+    assert agreement.pairs.tolist() == [[0, 0], [1, 1]]
+    assert agreement.rate == 1.0
+    assert agreement.chance == pytest.approx(2 / 3 / 2)
+    lone = depth_agreement(np.array([[np.nan, 0.166], [np.nan, 0.171]]))
+    assert lone.pairs.tolist() == [[1, 1]]
+    assert lone.chance == pytest.approx(1 / 2)
+
+
+def test_as_few_undefined_cells_as_possible_are_taken():
+    matrix = np.array([[np.nan, 5.0, 0.0], [0.1, np.nan, 0.1], [0.0, 5.0, np.nan]])
+    assert len(depth_agreement(matrix).pairs) == 3
+
+
+def test_closest_rows_are_counted_where_they_are_defined():
+    matrix = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 3.0], [np.nan] * 3])
+    assert closest_at_equal_depth(matrix) == (1, 2)
+    assert closest_at_equal_depth(np.full((2, 2), np.nan)) == (0, 0)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embcompare.errors import Incomparable
+from embcompare.errors import Incomparable, SettingsError
 from embcompare.spaces import EmbeddingSpace, FeatureSpace
 
 
@@ -163,10 +163,12 @@ def test_different_widths_in_feature_space_say_what_to_do():
 
 
 def test_unpaired_rows_and_an_embedding_that_says_nothing_are_refused():
-    with pytest.raises(Incomparable, match="100 and 90 rows"):
+    with pytest.raises(Incomparable, match=r"got shapes \(100, 4\) and \(90, 4\)"):
         EmbeddingSpace(gaussian(100, 4), gaussian(90, 4))
-    with pytest.raises(Incomparable, match="0 and 0 rows"):
+    with pytest.raises(Incomparable, match="got shapes"):
         EmbeddingSpace(gaussian(0, 4), gaussian(0, 4))
+    with pytest.raises(Incomparable, match="got shapes"):
+        EmbeddingSpace(gaussian(100), gaussian(100))
     with pytest.raises(Incomparable, match="model B says nothing"):
         EmbeddingSpace(gaussian(100, 4), torch.ones(100, 4))
     with pytest.raises(Incomparable, match="model A says nothing"):
@@ -200,3 +202,39 @@ def test_swapping_the_models_transposes_the_correlations():
     x, y = gaussian(4, 5, seed=2), gaussian(3, 7, seed=3)
     forth, back = EmbeddingSpace(e_a, e_b).cosine(x, y), EmbeddingSpace(e_b, e_a).cosine(y, x)
     torch.testing.assert_close(forth, back.T, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e200, 1e-170])
+def test_embeddings_that_cannot_be_squared_are_one_clear_sentence(scale):
+    with pytest.raises(Incomparable, match="not finite, or too small or too large"):
+        EmbeddingSpace(gaussian(50, 4) * scale, gaussian(50, 4))
+
+
+def test_arguments_out_of_bounds_are_refused_at_the_public_boundary():
+    e = gaussian(50, 4)
+    for wrong in ({"common": -1}, {"block": 0}):
+        with pytest.raises(SettingsError, match="common starts at 0 and block at 1"):
+            EmbeddingSpace(e, e, **wrong)
+    for width in (0, -1):
+        with pytest.raises(SettingsError, match="smallest width is 1"):
+            FeatureSpace(width, width)
+    for order in (torch.zeros(50, dtype=torch.long), torch.arange(49), torch.arange(1, 51)):
+        with pytest.raises(SettingsError, match="no permutation of 0 to 49"):
+            EmbeddingSpace(e, e).permuted(order)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_tiny_and_huge_vectors_keep_their_correlations_in_float32(scale):
+    e_a, e_b = gaussian(60, 5), gaussian(60, 7, seed=1)
+    x, y = gaussian(4, 5, seed=2).float(), gaussian(3, 7, seed=3).float()
+    space = EmbeddingSpace(e_a, e_b)
+    torch.testing.assert_close(space.cosine(x * scale, y), space.cosine(x, y), atol=1e-5, rtol=0)
+
+
+def test_what_the_space_sees_of_a_vector_has_no_common_direction():
+    e_a, e_b = gaussian(60, 5) + 1, gaussian(60, 7, seed=1)
+    x = gaussian(4, 5, seed=2)
+    space = EmbeddingSpace(e_a, e_b, common=2)
+    strongest = torch.linalg.svd(e_a - e_a.mean(0), full_matrices=False)[2][:2]
+    torch.testing.assert_close(space.seen_a(x), x - x @ strongest.T @ strongest)
+    torch.testing.assert_close(space.own_a(space.seen_a(x)), space.own_a(x))

@@ -16,7 +16,7 @@ import numpy as np
 from embcompare.activations.files import ArrayWriter, StateFolder
 from embcompare.activations.forward import LONGEST, Stack, batches, chosen_layers, forward, longest_input, stack_of
 from embcompare.activations.states import AFTER_NORM, KINDS, HiddenStates, Kind, array_name, check_kind, pool
-from embcompare.errors import Incomparable, ModelDamaged, SettingsError, UnsupportedFamily
+from embcompare.errors import Incomparable, ModelDamaged, SettingsError, StoreError
 from embcompare.text.corpora import Corpus, InputError
 from embcompare.text.encoding import Encoded, encode
 from embcompare.text.words import TokenIndex
@@ -76,7 +76,10 @@ def capture(
             request.compute(batch_tokens, report)
             found = request.stored()
     if found is None:
-        raise UnsupportedFamily(f"The hidden states of {model.spec.label} were captured but cannot be read back.")
+        raise StoreError(
+            f"The hidden states of {model.spec.label} were captured but dropped at once by another run; "
+            "raise EMBCOMPARE_STATES_BYTES, or wait until it is done."
+        )
     if damage:
         return dataclasses.replace(found, notices=(*found.notices, damage))
     return found

@@ -315,6 +315,6 @@ def _default_bytes() -> int:
     named = os.environ.get("EMBCOMPARE_STATES_BYTES", "").strip()
     if not named:
         return DEFAULT_BYTES
-    if not named.isdigit():
+    if not named.isdecimal():
         raise StoreError(f"EMBCOMPARE_STATES_BYTES cannot be '{named}'; give a whole number of bytes.")
     return int(named)

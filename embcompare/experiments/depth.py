@@ -51,20 +51,35 @@ def equal_depth(layers_a: int, layers_b: int) -> np.ndarray:
 def depth_agreement(matrix: np.ndarray, seed: int = 0, sampled: int = RANDOM_ASSIGNMENTS) -> DepthAgreement:
     """Assign layers one to one for the largest total (Hungarian method) and compare with relative depth.
 
-    (L_a, L_b), not necessarily square; Dar et al. 2023, section 4.1 for the assignment. An undefined cell is never
-    preferred to a defined one. ``sampled`` random assignments give the p-value; 0 leaves it out (NaN).
+    (L_a, L_b), not necessarily square; Dar et al. 2023, section 4.1 for the assignment. Undefined cells (NaN) are never
+    assigned, and layers without any defined cell enter neither the rate nor its chance. ``sampled`` random assignments
+    give the p-value; 0 leaves it out (NaN).
     """
     from scipy.optimize import linear_sum_assignment
 
-    filled = np.where(np.isnan(matrix), np.nanmin(matrix) - 1.0 if not np.isnan(matrix).all() else 0.0, matrix)
-    rows, columns = linear_sum_assignment(filled, maximize=True)
-    pairs = np.stack([rows, columns], axis=1).astype(np.int64)
     near = equal_depth(*matrix.shape)
-    chance = float(near.sum() / max(matrix.shape) / min(matrix.shape))
-    if np.isnan(matrix).all():
-        return DepthAgreement(pairs[:0], float("nan"), chance, float("nan"))
-    hits = int(near[rows, columns].sum())
+    defined = ~np.isnan(matrix)
+    rows, columns = np.flatnonzero(defined.any(1)), np.flatnonzero(defined.any(0))
+    if not len(rows):
+        chance = float(near.sum() / max(near.shape) / min(near.shape))
+        return DepthAgreement(np.empty((0, 2), dtype=np.int64), float("nan"), chance, float("nan"))
+    part, near = matrix[np.ix_(rows, columns)], near[np.ix_(rows, columns)]
+    # worse by more than a whole assignment can gain elsewhere, so that as few undefined cells as possible are taken
+    penalty = np.nanmin(part) - (np.nanmax(part) - np.nanmin(part) + 1.0) * (min(part.shape) + 1)
+    left, right = linear_sum_assignment(np.where(np.isnan(part), penalty, part), maximize=True)
+    kept = ~np.isnan(part[left, right])
+    left, right = left[kept], right[kept]
+    pairs = np.stack([rows[left], columns[right]], axis=1).astype(np.int64)
+    chance = float(near.sum() / max(near.shape) / min(near.shape))
+    hits = int(near[left, right].sum())
     return DepthAgreement(pairs, hits / len(pairs), chance, _p_value(near, hits, seed, sampled))
+
+
+def closest_at_equal_depth(matrix: np.ndarray) -> tuple[int, int]:
+    """Count the layers of A whose largest cell lies at equal relative depth, of those that have a defined cell."""
+    near = equal_depth(*matrix.shape)
+    rows = [row for row in range(len(matrix)) if not np.isnan(matrix[row]).all()]
+    return sum(bool(near[row, int(np.nanargmax(matrix[row]))]) for row in rows), len(rows)
 
 
 def _p_value(near: np.ndarray, hits: int, seed: int, sampled: int) -> float:

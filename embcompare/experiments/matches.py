@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from embcompare.models import LoadedModel
+    from embcompare.spaces import Space
+
+TokenLists = tuple[tuple[str, ...], ...]
+Seen = Callable[["Tensor"], "Tensor"]
 
 # An exact matching of more vectors than this takes minutes; wider layers are matched by mutual best partners.
 EXACT_MATCHING = 4096
@@ -40,15 +45,19 @@ class ParameterMatchesResult(Result):
     index_b: np.ndarray
     """(k,) int64: its partner in B's layer."""
     correlation: np.ndarray
-    """(k,) float64, signed; the tokens of a partner of negative correlation are those of its negative."""
+    """(k,) float64, signed; a partner of negative correlation is read as its negative."""
     values: np.ndarray
     """(matched,) float64: |correlation| of every matched pair of the two layers, not only of the k listed."""
     tokens_a: tuple[tuple[str, ...], ...]
-    """For each listed vector of A, its top tokens, strongest first."""
+    """For each listed vector of A, the tokens of largest projection, largest first."""
     tokens_b: tuple[tuple[str, ...], ...]
     """For each partner, likewise, read with the sign of the match."""
+    bottom_a: tuple[tuple[str, ...], ...]
+    """For each listed vector of A, the tokens of most negative projection, most negative first; none for heads."""
+    bottom_b: tuple[tuple[str, ...], ...]
+    """For each partner, likewise."""
     shared_tokens: np.ndarray
-    """(k,) float64: Jaccard overlap of the two token lists, by surface string."""
+    """(k,) float64: Jaccard overlap of the token lists of both ends, by end and surface string."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a listed pair, tokens joined by spaces."""
@@ -62,6 +71,8 @@ class ParameterMatchesResult(Result):
                 "shared_tokens": self.shared_tokens,
                 "tokens_a": [" ".join(row) for row in self.tokens_a],
                 "tokens_b": [" ".join(row) for row in self.tokens_b],
+                "bottom_a": [" ".join(row) for row in self.bottom_a],
+                "bottom_b": [" ".join(row) for row in self.bottom_b],
             }
         )
 
@@ -123,8 +134,11 @@ class ParameterMatches(Settings):
             signed = rho[rows_kept, columns_kept]
             context.report(2, 3, "reading tokens")
             index_a, index_b = first.index[rows_kept], second.index[columns_kept]
-            tokens_a = self._read(a, self.layer_a, index_a, np.ones(len(order)))
-            tokens_b = self._read(b, self.layer_b, index_b, np.where(signed < 0, -1.0, 1.0))
+            signs = np.where(signed < 0, -1.0, 1.0)
+            seen_a, seen_b = self._seen(space)
+            tokens_a, bottom_a = self._read(a, self.layer_a, index_a, np.ones(len(order)), seen_a)
+            tokens_b, bottom_b = self._read(b, self.layer_b, index_b, signs, seen_b)
+            ends = zip(zip(tokens_a, bottom_a, strict=True), zip(tokens_b, bottom_b, strict=True), strict=True)
         return ParameterMatchesResult(
             index_a=index_a.numpy().astype(np.int64),
             index_b=index_b.numpy().astype(np.int64),
@@ -132,24 +146,37 @@ class ParameterMatches(Settings):
             values=strength,
             tokens_a=tokens_a,
             tokens_b=tokens_b,
-            shared_tokens=np.array([_jaccard(x, y) for x, y in zip(tokens_a, tokens_b, strict=True)]),
+            bottom_a=bottom_a,
+            bottom_b=bottom_b,
+            shared_tokens=np.array([_jaccard(x, y) for x, y in ends]),
             notices=(*notes, *note),
         )
 
-    def _read(self, model: LoadedModel, layer: int, index: Tensor, sign: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    def _seen(self, space: Space) -> tuple[Seen, Seen]:
+        """Return what takes the common directions out of vectors that are to be read; nothing without any."""
+        from embcompare.spaces import EmbeddingSpace
+
+        if isinstance(space, EmbeddingSpace) and self.common:
+            return space.seen_a, space.seen_b
+        return _as_it_is, _as_it_is
+
+    def _read(
+        self, model: LoadedModel, layer: int, index: Tensor, sign: np.ndarray, seen: Seen
+    ) -> tuple[TokenLists, TokenLists]:
         import torch
 
         signs = torch.as_tensor(sign, dtype=torch.float32)[:, None]
         if self.group not in INTERACTIONS:
             vectors = model.anatomy.vectors(self.group, layer)[index].float() * signs
-            return top_tokens(model, vectors, self.top, self.embedding)
+            ends = (seen(vectors), seen(-vectors))
+            top, bottom = (top_tokens(model, end, self.top, self.embedding) for end in ends)
+            return top, bottom
         left, right = (factor[index].float() for factor in head_factors(model.anatomy, self.group, layer))
         reads, writes = leading_directions(left, right)
-        into = top_tokens(model, reads, self.top, self.embedding)
-        out = top_tokens(model, writes * signs, self.top, self.embedding)
-        return tuple(
-            (*i[: (self.top + 1) // 2], "→", *o[: (self.top + 1) // 2]) for i, o in zip(into, out, strict=True)
-        )
+        into = top_tokens(model, seen(reads), self.top, self.embedding)
+        out = top_tokens(model, seen(writes * signs), self.top, self.embedding)
+        half = (self.top + 1) // 2
+        return tuple((*i[:half], "→", *o[:half]) for i, o in zip(into, out, strict=True)), ((),) * len(into)
 
 
 def match_vectors(strength: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -208,6 +235,12 @@ def top_tokens(model: LoadedModel, vectors: Tensor, top: int, embedding: str) ->
     return tuple(lists)
 
 
-def _jaccard(x: tuple[str, ...], y: tuple[str, ...]) -> float:
-    union = set(x) | set(y)
-    return len(set(x) & set(y)) / len(union) if union else float("nan")
+def _as_it_is(vectors: Tensor) -> Tensor:
+    return vectors
+
+
+def _jaccard(x: tuple[tuple[str, ...], ...], y: tuple[tuple[str, ...], ...]) -> float:
+    """Overlap of two pairs of token lists, a token counting only at the end where it stands."""
+    own, other = ({(end, token) for end, tokens in enumerate(ends) for token in tokens} for ends in (x, y))
+    union = own | other
+    return len(own & other) / len(union) if union else float("nan")

@@ -179,6 +179,8 @@ class _Run:
         control = self._control() if self.with_control else None
         null_mean, null_sd = self._null(space, layers_a, layers_b)
         self._note_control(control)
+        if settings.null_draws == 1:
+            self.notices.append("One null draw has no standard deviation, so there is no z; take two or more.")
         return self._assemble(values, control, null_mean, null_sd)
 
     def _prepared(self, space: Space) -> tuple[list[Prepared], list[Prepared]]:

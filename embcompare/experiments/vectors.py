@@ -116,9 +116,14 @@ def _prepare_heads(
     import torch
 
     own = space.own_a if side == "a" else space.own_b
-    factors = [own(factor.flatten(0, 1).to(device, kind)) for factor in head_factors(anatomy, group, layer)]
     heads = anatomy.blocks[layer].attention.heads
-    left, right = (factor.unflatten(0, (heads, -1)) for factor in factors)
+
+    def scaled(factor: Tensor) -> Tensor:
+        largest = factor.abs().amax((1, 2), keepdim=True)
+        return torch.where(largest > 0, factor / largest, factor)
+
+    factors = [scaled(factor.to(device, kind)) for factor in head_factors(anatomy, group, layer)]
+    left, right = (own(factor.flatten(0, 1)).unflatten(0, (heads, -1)) for factor in factors)
     # |L Rᵀ|² over the V x V matrix, from the (d_h, d_h) Grams of the two factors alone
     norm = ((left @ left.mT) * (right @ right.mT)).sum((1, 2)).clamp(min=0).sqrt()
     size = torch.linalg.vector_norm(left, dim=(1, 2)) * torch.linalg.vector_norm(right, dim=(1, 2))

@@ -243,7 +243,7 @@ def _check_loading(loading: dict[str, Any], module: Any, label: str) -> list[str
         for name in sorted(loading.get("unexpected_keys") or ()):
             _, found, rest = f".{name}".partition(marker)
             index = rest.partition(".")[0]
-            if found and index.isdigit() and int(index) >= family.layers(module.config) and _same_stack(name, family):
+            if found and index.isdecimal() and int(index) >= family.layers(module.config) and _same_stack(name, family):
                 raise ModelDamaged(
                     f"{label} holds weights of a layer {index}, but its config has {family.layers(module.config)} "
                     "layers; correct num_hidden_layers."

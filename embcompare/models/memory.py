@@ -35,7 +35,7 @@ def limit(device: str = "cpu") -> int:
     text = os.environ.get("EMBCOMPARE_MAX_MODEL_BYTES", "").strip()
     if not text:
         return int(free_bytes(device) * SHARE)
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise SettingsError(f"EMBCOMPARE_MAX_MODEL_BYTES is {text!r}; give a whole number of bytes.")
     return int(text)
 

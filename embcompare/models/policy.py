@@ -40,8 +40,11 @@ _MOST_LAYERS = 10_000
 
 
 def hosted() -> bool:
-    """Say whether this process serves strangers, which ``EMBCOMPARE_HOSTED=1`` declares."""
-    return os.environ.get("EMBCOMPARE_HOSTED", "").strip().lower() in ("1", "true", "yes")
+    """Say whether this process serves strangers, which ``EMBCOMPARE_HOSTED=1`` declares.
+
+    Anything but a plain no counts as yes: a typing error must not open a public server to every folder on it.
+    """
+    return os.environ.get("EMBCOMPARE_HOSTED", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def allowed_models() -> list[str]:

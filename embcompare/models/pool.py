@@ -193,7 +193,7 @@ def default_pool() -> ModelPool:
     with _default_lock:
         if _default is None:
             text = os.environ.get("EMBCOMPARE_MAX_MODELS", "").strip() or str(_MODELS)
-            if not text.isdigit():
+            if not text.isdecimal():
                 raise SettingsError(f"EMBCOMPARE_MAX_MODELS is {text!r}; give a whole number.")
             _default = ModelPool(max_models=int(text))
         return _default

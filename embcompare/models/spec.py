@@ -59,6 +59,8 @@ class ModelSpec:
         """
         if isinstance(text, ModelSpec):
             return text
+        if not isinstance(text, str):
+            raise SettingsError(f"A model's name cannot be {text!r}; give text.")
         text = text.strip()
         if not text:
             raise SettingsError("The model's name is empty; give a demo model, a folder or a hub name.")

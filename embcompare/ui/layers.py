@@ -97,6 +97,8 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
             "shared": result.shared_tokens,
             "tokens_a": [" · ".join(row) for row in result.tokens_a],
             "tokens_b": [" · ".join(row) for row in result.tokens_b],
+            "bottom_a": [" · ".join(row) for row in result.bottom_a],
+            "bottom_b": [" · ".join(row) for row in result.bottom_b],
         }
     )
     number = st.column_config.NumberColumn
@@ -109,16 +111,25 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
             "A": number(f"A {unit}", width="small", help=f"Which {unit} of A's layer, counted from 0."),
             "B": number(f"B {unit}", width="small", help="Its partner in B's layer, counted from 0."),
             "rho": number("ρ", format="%.3f", width="small", help="Correlation of the two, with its sign."),
-            "shared": number("shared", format="%.2f", width="small", help="Jaccard overlap of the two token lists."),
+            "shared": number(
+                "shared", format="%.2f", width="small", help="Jaccard overlap of the token lists of both ends."
+            ),
             "tokens_a": st.column_config.TextColumn("top tokens in A", width="large"),
             "tokens_b": st.column_config.TextColumn("top tokens in B", width="large"),
+            "bottom_a": st.column_config.TextColumn("bottom tokens in A", width="large"),
+            "bottom_b": st.column_config.TextColumn("bottom tokens in B", width="large"),
         },
         alt=f"The {len(frame)} strongest matches of the two layers with their top tokens.",
     )
     st.caption(
-        "Click a heading to sort; the magnifier above the table searches. Where ρ is negative, B's tokens are those "
-        "of the negative vector."
+        "Click a heading to sort; the magnifier above the table searches; bottom tokens are to the right. Where ρ is "
+        "negative, B's vector is read as its negative."
     )
+    if settings.space == "embedding" and not settings.common and result.shared_tokens.mean() < 0.2:
+        st.caption(
+            "Few tokens are shared although the vectors correlate: mostly both raise or lower all frequent words. "
+            "Leave out one common direction (advanced settings) to compare what remains."
+        )
     left, right = st.columns([3, 2], gap="large")
     with left:
         st.markdown("**How strong the matches are**")

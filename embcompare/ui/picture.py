@@ -62,7 +62,7 @@ def compose(
     if result.null_mean is not None:
         null = depth_agreement(result.null_mean, sampled=0)
         shuffled = "vocabulary" if settings.space == "embedding" else "features"
-        spaces.append(Panel(f"Permuted {shuffled}, null", result.null_mean, null, None, None))
+        spaces.append(Panel(f"Permuted {shuffled}, null", result.null_mean, null, null.pairs, None))
     if view == "z" and z is not None:
         spaces = [Panel("Distance from the null", z, own, result.assignment, faint)]
         scale = charts.signed_scale("standard deviations from the null", [z])
@@ -137,6 +137,12 @@ def legend(picture: Picture, draws: int) -> str:
     parts += [f"Dashed line: {name}, {value:.3f}." for name, value in picture.marks.items()]
     if any(np.isnan(p.matrix).any() for p in picture.panels):
         parts.append("Grey: no number.")
+    if any(p.name.startswith("Permuted") for p in picture.panels):
+        parts.append(f"The null is the mean of {draws} permutations.")
+    if picture.scale.title.startswith("standard deviations"):
+        parts.append(
+            f"The standard deviation comes from {draws} permutations: read z as near or far, not cell by cell."
+        )
     return " ".join(parts)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embcompare.experiments.depth import DepthAgreement, depth_agreement
+from embcompare.experiments.depth import DepthAgreement, closest_at_equal_depth, depth_agreement
 from embcompare.experiments.vectors import GROUPS
 from embcompare.measures.matching import SCORES
 from embcompare.ui.page import plain
@@ -72,7 +72,13 @@ def takeaway(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
     if result.null_mean is not None:
         shuffled = "vocabulary" if settings.space == "embedding" else "features"
         others.append(f"{counted(depth_agreement(result.null_mean, sampled=0))} with the {shuffled} permuted")
-    return sentence + (f"; it is {' and '.join(others)}." if others else ".")
+    sentence += f"; by the same count {' and '.join(others)}." if others else "."
+    plainly, rows = closest_at_equal_depth(result.values)
+    centred, _ = closest_at_equal_depth(result.centred)
+    return (
+        f"{sentence} Row by row, the largest score lies at equal depth in {plainly} of {rows} layers of A, and in "
+        f"{centred} of {rows} once row and column means are taken out."
+    )
 
 
 def levels(settings: ParameterAlignment, result: ParameterAlignmentResult) -> str:
@@ -109,9 +115,9 @@ def surprise(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
                 "fine-tuned version do; between two separate trainings that would be surprising."
             )
     return (
-        "Surprising would be a diagonal in feature space, whose coordinates two separate trainings share only by "
-        "accident, or under the permuted vocabulary, which leaves both models whole and breaks only the link between "
-        "them."
+        "It would be surprising to see a diagonal in feature space (two separate trainings share those coordinates "
+        "only by accident) or under the permuted vocabulary (which leaves both models whole and breaks only the link "
+        "between them)."
     )
 
 
