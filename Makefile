@@ -21,6 +21,7 @@ lint: $(VENV)/.installed-dev  ## style, types and the import contract
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-dev  ## the measured comparisons that the README quotes
+	$(BIN)/python -m pip install --quiet -r requirements-bench.txt
 	$(BIN)/python -m benchmarks
 
 demo: $(VENV)/.installed-dev  ## train the demo models again, on two cores, from texts that packages carry

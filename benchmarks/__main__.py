@@ -1,9 +1,9 @@
-"""Run every benchmark, or those named: ``python -m benchmarks [alignment] [cka] [first_picture]``."""
+"""Run every benchmark, or those named: ``python -m benchmarks [NAME ...]``."""
 
 import subprocess
 import sys
 
-NAMES = ("alignment", "cka", "first_picture")
+NAMES = ("alignment", "cka", "hidden_states", "first_picture")
 
 
 def main() -> int:

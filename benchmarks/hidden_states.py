@@ -1,4 +1,4 @@
-"""Hidden states of MiniLM-L6 on 5,000 sentences: sorted and streamed, against a padded, unsorted loop."""
+"""Hidden states of MiniLM-L6 on 5,000 sentences: sorted and streamed to disk, against a padded, unsorted loop."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         capture(model, few, folder=Path(folder))
         with PeakMemory() as peak:
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.process_time()
             states = capture(model, text, folder=Path(folder))
-            fast = time.perf_counter() - began
+            fast, fast_cpu = time.perf_counter() - began, time.process_time() - busy
         began = time.perf_counter()
         again = capture(model, text, folder=Path(folder))
         second = time.perf_counter() - began
         with PeakMemory() as peak_loop:
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.process_time()
             plain = padded_loop(model.module, model.tokenizer, text.sentences)
-            slow = time.perf_counter() - began
+            slow, slow_cpu = time.perf_counter() - began, time.process_time() - busy
         worst = max(float((torch.from_numpy(np.array(again.layer(k))) - plain[k]).abs().max()) for k in states.layers)
     ratio, n = slow / fast, len(text)
     size = sum(array.nbytes for array in states.arrays.values())
@@ -78,6 +78,7 @@ def main() -> int:
             ("embcompare, kept on disk", f"{fast:.1f} s, {n / fast:,.0f} sentences/s", ""),
             (f"padded, unsorted batches of {BATCH}, in memory", f"{slow:.1f} s, {n / slow:,.0f} sentences/s", ""),
             ("times the throughput", f"{ratio:.2f}", f"aim: at least {AIM}"),
+            ("the same by processor time", f"{slow_cpu / fast_cpu:.2f}", ""),
             ("found again on disk", f"{second:.2f} s", ""),
             ("states on disk", f"{size / 1e9:.2f} GB", ""),
             ("peak memory, embcompare", f"{peak.bytes / 1e9:.2f} GB", ""),

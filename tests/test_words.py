@@ -1,4 +1,4 @@
-import itertools
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def index_of(spans):
 def cuts(text, places):
     """Tokens that cut ``text`` at these places."""
     bounds = sorted({0, len(text), *(place for place in places if place < len(text))})
-    return list(itertools.pairwise(bounds))
+    return list(pairwise(bounds))
 
 
 class TestSpans:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], object]
 
+CPU_TOKENS = 1024
+"""Tokens in a batch on a processor: what its caches hold. Measured with MiniLM, 4,096 take a fifth longer."""
+GPU_TOKENS = 8192
+"""Tokens in a batch on a GPU, which wants to be kept busy."""
+
 _VERSION = 1
 _COLUMNS = ("sentence", "position", "token", "start", "end")
 
@@ -38,7 +43,7 @@ def capture(
     layers: Sequence[int] | None = None,
     *,
     pooling: Kind | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     folder: Path,
     progress: Progress | None = None,
     max_bytes: int | None = None,
@@ -47,7 +52,7 @@ def capture(
 
     ``layers`` are any of 0 to the number of blocks, all by default. ``pooling`` other than ``"token"`` keeps one row
     a sentence only, a small part of the disk. ``batch_tokens`` bounds the tokens, padding counted, that go through the
-    model at once; it changes time and memory, not what is captured. States lie in ``folder/states``, at most
+    model at once, by default what is quickest on its device; it changes time and memory, not what is captured. States lie in ``folder/states``, at most
     ``max_bytes`` together (20 GiB by default). ``progress(done, total, message)`` counts tokens and may raise to stop:
     nothing half is left. Equal captures at the same time are computed once; do not hold ``model.lock`` meanwhile.
 
@@ -58,6 +63,8 @@ def capture(
     report = progress or (lambda done, total, message: None)
     kind = "token" if pooling is None else pooling
     check_kind(kind)
+    if batch_tokens is None:
+        batch_tokens = GPU_TOKENS if model.anatomy.embedding.device.type == "cuda" else CPU_TOKENS
     if batch_tokens < 1:
         raise SettingsError(f"batch_tokens cannot be {batch_tokens}; the smallest value is 1.")
     stack = stack_of(model)
