@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from benchmarks.common import PeakMemory, gemm_rate, report
 from embcompare.experiments.parameters import ParameterAlignment
-from embcompare.models.anatomy import Anatomy, read_anatomy
+from embcompare.models.anatomy import Anatomy
+from embcompare.models.reading import read_anatomy
 from embcompare.text import Tokens
 
 V, LAYERS, WIDTH, INNER = 30_522, 12, 768, 3_072

@@ -66,7 +66,7 @@ def alignment_cost(settings: ParameterAlignment, a: ModelInfo, b: ModelInfo, dev
         seconds += MATCHING_SECONDS * max(rows_a, rows_b) ** 2.5 * a.layers * b.layers * passes
     number = 4 if settings.dtype == "float32" else 8
     stacks = (rows_a * a.layers * a.width + 2 * rows_b * b.layers * b.width) * number
-    block = (rows_a if settings.score == "one_to_one" else 512) * rows_b * (3 if settings.score == "one_to_one" else 2)
+    block = (rows_a if settings.score == "one_to_one" else 1024) * rows_b * (3 if settings.score == "one_to_one" else 2)
     embeddings = vocabulary * (a.width + b.width) * 4 * (settings.space == "embedding")
     return Estimate(seconds, int(stacks + block * number + embeddings))
 

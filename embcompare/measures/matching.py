@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK_ROWS = 512
+# Smaller blocks run at two thirds of the machine's rate; larger ones no longer fit the cache when they are summed.
+BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
