@@ -52,9 +52,10 @@ def capture(
 
     ``layers`` are any of 0 to the number of blocks, all by default. ``pooling`` other than ``"token"`` keeps one row
     a sentence only, a small part of the disk. ``batch_tokens`` bounds the tokens, padding counted, that go through the
-    model at once, by default what is quickest on its device; it changes time and memory, not what is captured. States lie in ``folder/states``, at most
-    ``max_bytes`` together (20 GiB by default). ``progress(done, total, message)`` counts tokens and may raise to stop:
-    nothing half is left. Equal captures at the same time are computed once; do not hold ``model.lock`` meanwhile.
+    model at once, by default what is quick on its device; it changes time and memory, not what is captured. States lie
+    in ``folder/states``, at most ``max_bytes`` together (20 GiB by default). ``progress(done, total, message)`` counts
+    tokens and may raise to stop: nothing half is left. Equal captures at the same time are computed once; do not hold
+    ``model.lock`` meanwhile.
 
     Raises ``SettingsError`` for an unknown layer or pooling, ``InputError`` when the tokenizer finds no token in the
     corpus, ``ModelDamaged`` when the model computes NaN or infinite states, ``UnsupportedFamily`` when its blocks

@@ -41,7 +41,8 @@ def _first_picture(wanted: ParameterAlignment, infos: tuple) -> None:
     st.markdown(plain(f"{words.takeaway(wanted, result)} {words.levels(wanted, result)}"))
     # what bright rows and columns have in common would hide the diagonal at first sight
     st.session_state.setdefault("view", "centred")
-    drawn = picture.compose(wanted, result, *alignment.views(result))
+    seen = dict(zip(("view", "range"), alignment.views(result), strict=True))
+    drawn = picture.compose(wanted, result, seen["view"], seen["range"])
     picture.show(drawn, key="first")
     st.caption(picture.legend(drawn, wanted.null_draws))
     st.markdown(plain(words.surprise(wanted, result)))
@@ -49,5 +50,9 @@ def _first_picture(wanted: ParameterAlignment, infos: tuple) -> None:
         PARAMETERS,
         label="Look closer at this pair",
         icon=":material/arrow_forward:",
-        query_params={"model_a": wanted.model_a, "model_b": wanted.model_b, "group": wanted.group},
+        # the whole state, so that the page needs not rewrite its address and Back leads here
+        query_params={
+            **{name: getattr(wanted, name) for name in ("model_a", "model_b", "group")},
+            **{name: value for name, value in seen.items() if value != alignment.DEFAULTS[name]},
+        },
     )
