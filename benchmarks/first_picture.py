@@ -50,7 +50,9 @@ def seconds_to_picture(cache: str) -> float:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             page = browser.new_page()
             page.goto(url)
-            page.get_by_test_id("stVegaLiteChart").nth(2).locator("canvas.marks, svg.marks").first.wait_for(timeout=120_000)
+            page.get_by_test_id("stVegaLiteChart").nth(2).locator("canvas.marks, svg.marks").first.wait_for(
+                timeout=120_000
+            )
             took = time.perf_counter() - began
             browser.close()
         return took

@@ -22,7 +22,7 @@ import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=60_000)
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -39,7 +39,7 @@ FLAGS = [
     "--disable-sync",
 ]
 DEEP_LINK = "/Parameters?group=ff_values&null_draws=4&view=centred&layer_a=2&layer_b=2"
-PATIENCE = 60_000
+PATIENCE = 120_000
 
 
 @dataclass
@@ -180,6 +180,7 @@ def test_every_download_opens_and_holds_the_same_numbers(page, tmp_path):
     rest(page)
     files = {}
     for label in ("CSV", "JSON", "npz", "PNG", "SVG"):
+        rest(page)
         with page.expect_download(timeout=PATIENCE) as started:
             page.get_by_role("button", name=label, exact=False).first.click()
         files[label] = tmp_path / started.value.suggested_filename

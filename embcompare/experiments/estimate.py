@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from embcompare.measures.matching import BLOCK_ROWS
+
 if TYPE_CHECKING:
     from embcompare.experiments.parameters import ParameterAlignment
     from embcompare.models import ModelInfo
@@ -66,7 +68,11 @@ def alignment_cost(settings: ParameterAlignment, a: ModelInfo, b: ModelInfo, dev
         seconds += MATCHING_SECONDS * max(rows_a, rows_b) ** 2.5 * a.layers * b.layers * passes
     number = 4 if settings.dtype == "float32" else 8
     stacks = (rows_a * a.layers * a.width + 2 * rows_b * b.layers * b.width) * number
-    block = (rows_a if settings.score == "one_to_one" else 1024) * rows_b * (3 if settings.score == "one_to_one" else 2)
+    block = (
+        (rows_a if settings.score == "one_to_one" else min(rows_a, BLOCK_ROWS))
+        * rows_b
+        * (3 if settings.score == "one_to_one" else 2)
+    )
     embeddings = vocabulary * (a.width + b.width) * 4 * (settings.space == "embedding")
     return Estimate(seconds, int(stacks + block * number + embeddings))
 
