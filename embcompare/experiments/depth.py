@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,24 @@ def depth_agreement(matrix: np.ndarray, seed: int = 0, sampled: int = RANDOM_ASS
     chance = float(near.sum() / max(near.shape) / min(near.shape))
     hits = int(near[left, right].sum())
     return DepthAgreement(pairs, hits / len(pairs), chance, _p_value(near, hits, seed, sampled))
+
+
+def cell_table(
+    values: np.ndarray, assignment: np.ndarray, more: Mapping[str, np.ndarray | None]
+) -> dict[str, np.ndarray]:
+    """Return the columns of a tidy table of a layer matrix, one entry a cell, row by row.
+
+    Layers of both sides, value, double-centred value, the matrices of ``more`` (NaN for those that are None), and
+    whether the cell belongs to the ``assignment`` (k, 2).
+    """
+    rows, columns = np.indices(values.shape)
+    assigned = np.zeros(values.shape, dtype=bool)
+    assigned[assignment[:, 0], assignment[:, 1]] = True
+    table = {"layer_a": rows, "layer_b": columns, "value": values, "centred": double_centred(values)}
+    for name, matrix in more.items():
+        table[name] = np.full(values.shape, np.nan) if matrix is None else matrix
+    table["assigned"] = assigned
+    return {name: np.ravel(np.asarray(matrix)) for name, matrix in table.items()}
 
 
 def closest_at_equal_depth(matrix: np.ndarray) -> tuple[int, int]:

@@ -8,12 +8,12 @@ control beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from embcompare.experiments.base import Context, Result, Settings, option
-from embcompare.experiments.depth import RANDOM_ASSIGNMENTS, depth_agreement, double_centred
+from embcompare.experiments.depth import RANDOM_ASSIGNMENTS, cell_table, depth_agreement, double_centred
 from embcompare.experiments.vectors import (
     GROUPS,
     INTERACTIONS,
@@ -81,19 +81,8 @@ class ParameterAlignmentResult(Result):
         """Return one row a cell: both layers, score, double-centred score, null, z, control, assigned or not."""
         import pandas as pd
 
-        rows, columns = np.indices(self.values.shape)
-        assigned = np.zeros(self.values.shape, dtype=bool)
-        assigned[self.assignment[:, 0], self.assignment[:, 1]] = True
-        table: dict[str, Any] = {
-            "layer_a": rows,
-            "layer_b": columns,
-            "value": self.values,
-            "centred": self.centred,
-        }
-        for name in ("null_mean", "null_sd", "z", "control"):
-            table[name] = np.full(self.values.shape, np.nan) if (v := getattr(self, name)) is None else v
-        table["assigned"] = assigned
-        return pd.DataFrame({name: np.ravel(array) for name, array in table.items()})
+        more = {name: getattr(self, name) for name in ("null_mean", "null_sd", "z", "control")}
+        return pd.DataFrame(cell_table(self.values, self.assignment, more))
 
 
 @dataclass(frozen=True)

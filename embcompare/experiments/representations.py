@@ -13,7 +13,7 @@ import numpy as np
 
 from embcompare.errors import EmbcompareWarning, Incomparable, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
-from embcompare.experiments.depth import depth_agreement, double_centred
+from embcompare.experiments.depth import cell_table, depth_agreement, double_centred
 from embcompare.experiments.sides import POOLINGS, Pair, Side, read_pair
 
 if TYPE_CHECKING:
@@ -106,16 +106,10 @@ class RepresentationSimilarityResult(Result):
         """Return one row a cell: both layers, value, interval, null, z, assigned or not, reason if undefined."""
         import pandas as pd
 
-        rows, columns = np.indices(self.values.shape)
-        assigned = np.zeros(self.values.shape, dtype=bool)
-        assigned[self.assignment[:, 0], self.assignment[:, 1]] = True
-        table: dict[str, Any] = {"layer_a": rows, "layer_b": columns, "value": self.values, "centred": self.centred}
-        for name in ("low", "high", "null_mean", "null_sd", "null_best", "z"):
-            table[name] = np.full(self.values.shape, np.nan) if (v := getattr(self, name)) is None else v
-        table["assigned"] = assigned
-        frame = pd.DataFrame({name: np.ravel(array) for name, array in table.items()})
+        more = {name: getattr(self, name) for name in ("low", "high", "null_mean", "null_sd", "null_best", "z")}
+        frame = pd.DataFrame(cell_table(self.values, self.assignment, more))
         why = {(i, j): text for i, j, text in self.reasons}
-        frame["reason"] = [why.get((int(i), int(j)), "") for i, j in zip(rows.ravel(), columns.ravel(), strict=True)]
+        frame["reason"] = [why.get((int(i), int(j)), "") for i, j in zip(frame.layer_a, frame.layer_b, strict=True)]
         return frame
 
 
