@@ -9,17 +9,16 @@ from pathlib import Path
 import torch
 
 
-def gemm_rate(size: int = 2048, repeats: int = 5) -> float:
-    """Return the best float32 matrix-product rate of this machine, in FLOP/s."""
+def gemm_rate(size: int = 2048, seconds: float = 3.0) -> float:
+    """Return the float32 matrix-product rate that this machine sustains for ``seconds``, in FLOP/s."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     out = torch.empty(size, size)
     torch.mm(a, b, out=out)
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter()
+    began, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < seconds:
         torch.mm(a, b, out=out)
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+        count += 1
+    return 2 * size**3 * count / passed
 
 
 def resident() -> int:

@@ -182,9 +182,10 @@ class EmbeddingSpace(Space):
             )
         self._e_a, self._e_b, self._block = e_a, e_b, block
         self._mean_a, self._mean_b = (_mean(e, block) if centred else None for e in (e_a, e_b))
-        to_a, self._back_a = _isometry(_gram(e_a, e_a, self._mean_a, self._mean_a, block), "A", common)
-        to_b, self._back_b = _isometry(_gram(e_b, e_b, self._mean_b, self._mean_b, block), "B", common)
-        super().__init__(to_a, to_b, self._overlap())
+        gram_a, gram_b, cross = self._grams()
+        to_a, self._back_a = _isometry(gram_a, "A", common)
+        to_b, self._back_b = _isometry(gram_b, "B", common)
+        super().__init__(to_a, to_b, self._back_a @ cross @ self._back_b.T)
 
     @property
     def size(self) -> int:
@@ -194,7 +195,8 @@ class EmbeddingSpace(Space):
     def permuted(self, order: Tensor) -> Space:
         """Return the null in which token k of A is paired with token ``order[k]`` of B: chance, and nothing else."""
         _check_order(order, self.size)
-        return Space(self.to_a, self.to_b, self._overlap(order))
+        _, _, cross = self._grams(order, own=False)
+        return Space(self.to_a, self.to_b, self._back_a @ cross @ self._back_b.T)
 
     def seen_a(self, x: Tensor) -> Tensor:
         """Return the part of the vectors of A, (n, d_a), that the space sees: common and null directions taken out."""
@@ -204,9 +206,23 @@ class EmbeddingSpace(Space):
         """Return the part of the vectors of B, (n, d_b), that the space sees."""
         return y @ (self._back_b.T @ self.to_b).to(y)
 
-    def _overlap(self, order: Tensor | None = None) -> Tensor:
-        cross = _gram(self._e_a, self._e_b, self._mean_a, self._mean_b, self._block, order)
-        return self._back_a @ cross @ self._back_b.T
+    def _grams(self, order: Tensor | None = None, *, own: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum G_AA, G_BB and G_AB over the vocabulary in one pass; without ``own`` the first two stay zero.
+
+        In float64, and centred before anything is multiplied: subtracting the mean afterwards loses digits to it.
+        """
+        e_a, e_b, block = self._e_a, self._e_b, self._block
+        d_a, d_b = e_a.shape[1], e_b.shape[1]
+        sizes = ((d_a, d_a), (d_b, d_b), (d_a, d_b))
+        aa, bb, ab = (torch.zeros(*size, dtype=torch.float64, device=e_a.device) for size in sizes)
+        for start in range(0, len(e_a), block):
+            a = _centred(e_a[start : start + block], self._mean_a)
+            b = _centred(e_b[start : start + block] if order is None else e_b[order[start : start + block]], self._mean_b)
+            ab.addmm_(a.T, b)
+            if own:
+                aa.addmm_(a.T, a)
+                bb.addmm_(b.T, b)
+        return aa.cpu(), bb.cpu(), ab.cpu()
 
 
 def _check_order(order: Tensor, size: int) -> None:
@@ -221,16 +237,8 @@ def _mean(e: Tensor, block: int) -> Tensor:
     return total / len(e)
 
 
-def _gram(
-    e_a: Tensor, e_b: Tensor, mean_a: Tensor | None, mean_b: Tensor | None, block: int, order: Tensor | None = None
-) -> Tensor:
-    """Sum over the vocabulary of centred outer products, in float64: centring first loses no digits to the mean."""
-    total = torch.zeros(e_a.shape[1], e_b.shape[1], dtype=torch.float64, device=e_a.device)
-    for start in range(0, len(e_a), block):
-        a = e_a[start : start + block].double()
-        b = (e_b[order[start : start + block]] if order is not None else e_b[start : start + block]).double()
-        total += (a if mean_a is None else a - mean_a).T @ (b if mean_b is None else b - mean_b)
-    return total.cpu()
+def _centred(rows: Tensor, mean: Tensor | None) -> Tensor:
+    return rows.double() if mean is None else rows - mean
 
 
 def _isometry(gram: Tensor, which: str, common: int) -> tuple[Tensor, Tensor]:

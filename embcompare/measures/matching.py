@@ -45,10 +45,15 @@ def correlation_blocks(u: Tensor, v: Tensor, rows: int = BLOCK_ROWS) -> Iterator
 
 def mean_abs(blocks: Iterable[Tensor]) -> float:
     """Mean |correlation| over all n × m pairs (Dar et al. 2023, section 4.1); NaN without any pair."""
+    import torch
+
     total, count = 0.0, 0
+    scratch: Tensor | None = None
     for block in blocks:
+        if scratch is None or scratch.shape != block.shape:
+            scratch = torch.empty_like(block)
         # not a vector norm: torch adds that up in too few float32 lanes and loses four digits on a large block
-        total += float(block.abs().sum())
+        total += float(torch.abs(block, out=scratch).sum())
         count += block.numel()
     return total / count if count else float("nan")
 

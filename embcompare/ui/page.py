@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import streamlit as st
 
 from embcompare.errors import EmbcompareError
+from embcompare.ui import warm
 
 LOG = logging.getLogger("embcompare.ui")
 
@@ -37,6 +38,7 @@ def begin(title: str, lead: str, here: str) -> None:
     if st.session_state.get("here") != here:  # an address counts as a link only where somebody arrives by it
         st.session_state["here"] = here
         st.session_state.pop("link.published", None)
+    warm.start()
     st.html(_STYLE)
     with st.container(key="navigation", horizontal=True, gap="medium", vertical_alignment="center"):
         for script, label in PAGES.items():

@@ -13,7 +13,7 @@ from embcompare.errors import EmbcompareError
 from embcompare.experiments.parameters import ParameterAlignment
 from embcompare.experiments.vectors import GROUPS, open_space, require_group
 from embcompare.models import ModelInfo, default_pool, demo_names, fingerprint, inspect_model, policy
-from embcompare.ui import links
+from embcompare.ui import links, warm
 from embcompare.ui.page import plain
 
 DEFAULT_PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -60,12 +60,14 @@ def _selector(label: str, key: str) -> str:
 
 def read(text: str) -> str:
     """Read a model's name as a link gives it; raises what finding the model raises."""
+    warm.ready()
     inspect_model(text)
     return text
 
 
 def informed(names: tuple[str, str]) -> tuple[ModelInfo, ModelInfo] | None:
     """Return what both models are; None, with a sentence on the page, when one of them cannot be had."""
+    warm.ready()
     found: list[ModelInfo] = []
     for side, name in zip("AB", names, strict=True):
         try:
