@@ -14,8 +14,8 @@ from embcompare.measures import linear_cka
 from embcompare.measures.cka_matrix import cka_matrix
 
 LAYERS, WIDTH, SAMPLES = 13, 768, 10_000
-# The packages are timed on fewer samples where their n × n kernels would not fit, and scaled by n².
-FEWER = 2_500
+# The n × n kernels of all layers would not fit: pytorch-cka's own way with them is timed on fewer samples.
+FEWER = 4_000
 
 
 def states(seed: int) -> list[torch.Tensor]:
@@ -28,50 +28,53 @@ def states(seed: int) -> list[torch.Tensor]:
     return layers
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Time one call."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def seconds(work: Callable[[], object], times: int = 2) -> float:
+    """Time the quickest of a few calls: the first pays for what is loaded, and others may be using the machine."""
+    best = math.inf
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
 
 
 def with_ckatorch(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-    """Seconds that a loop over all pairs with ckatorch.core takes, from one pair on fewer samples; NaN without it."""
+    """Seconds that a loop over all pairs with ckatorch.core takes, from one of them; NaN without the package."""
     try:
         from ckatorch.core import cka_base
     except ImportError:
         return math.nan
-    one = seconds(lambda: cka_base(a[1][:FEWER], b[2][:FEWER], "linear", unbiased=True))
-    return one * (SAMPLES / FEWER) ** 2 * LAYERS**2
+    return LAYERS**2 * seconds(lambda: cka_base(a[1], b[2], "linear", unbiased=True))
 
 
 def with_pytorch_cka(a: list[torch.Tensor], b: list[torch.Tensor]) -> tuple[float, float]:
-    """Seconds that pytorch-cka takes pair by pair, and with the kernels of all layers in memory; NaN without it."""
+    """Seconds that pytorch-cka takes pair by pair, and given all layers at once; NaN without the package.
+
+    The first from one pair, the second from fewer samples: its work is in proportion to n².
+    """
     try:
         from cka import cka_from_features
-        from cka.hsic import hsic
     except ImportError:
         return math.nan, math.nan
-    scale = (SAMPLES / FEWER) ** 2
-    loop = seconds(lambda: cka_from_features(a[1][:FEWER], b[2][:FEWER])) * scale * LAYERS**2
-    kernels = [torch.stack([layer[:FEWER] @ layer[:FEWER].T for layer in layers]) for layers in (a, b)]
-    combined = seconds(lambda: hsic(*kernels)) * scale
-    return loop, combined + 2 * LAYERS * seconds(lambda: a[1] @ a[1].T)
+    loop = LAYERS**2 * seconds(lambda: cka_from_features(a[1], b[2]))
+    few_a, few_b = ([layer[:FEWER] for layer in layers] for layers in (a, b))
+    return loop, (SAMPLES / FEWER) ** 2 * seconds(lambda: cka_from_features(few_a, few_b))
 
 
-def _told(slow: float, fast: float) -> str:
-    return "not installed" if math.isnan(slow) else f"{slow:,.0f} s (scaled), {slow / fast:.1f} times slower"
+def _told(slow: float, fast: float, how: str) -> str:
+    return "not installed" if math.isnan(slow) else f"{slow:,.0f} s, {slow / fast:.1f} times slower ({how})"
 
 
 def main() -> int:
     """Measure and compare with the aims: 5 times faster than pair by pair, under 3 GB, 60 % of the rate, 1e-6."""
     a, b = states(0), states(1)
-    rate = gemm_rate()
-    with PeakMemory() as peak:
-        began = time.perf_counter()
-        result = cka_matrix(a, b)
-        fast = time.perf_counter() - began
-    rate = max(rate, gemm_rate())
+    rate, fast, most = gemm_rate(), math.inf, 0
+    for _ in range(2):
+        with PeakMemory() as peak:
+            began = time.perf_counter()
+            result = cka_matrix(a, b)
+            fast = min(fast, time.perf_counter() - began)
+        rate, most = max(rate, gemm_rate()), max(most, peak.bytes)
     # all pairs, and half of each layer's own symmetric product
     needed = 2.0 * SAMPLES * WIDTH**2 * (LAYERS**2 + LAYERS)
     share = needed / fast / rate
@@ -79,21 +82,22 @@ def main() -> int:
     worst = max(abs(linear_cka(a[i], b[j]) - result.values[i, j]) for i, j in pairs)
     loop, at_once = with_pytorch_cka(a, b)
     others = {"loop with ckatorch.core": with_ckatorch(a, b), "loop with pytorch-cka": loop}
-    rows = [("whole matrix, embcompare", f"{fast:.1f} s", "")]
+    rows = [("whole matrix, embcompare", f"{fast:.1f} s (better of 2)", "")]
     for name, slow in others.items():
-        rows.append((name, _told(slow, fast), "aim: at least 5 times"))
+        rows.append((name, _told(slow, fast, f"one pair, times {LAYERS**2}"), "aim: at least 5 times"))
     # no aim of 5 times here: the products it needs are twice ours, so twice is what can be had
     kernels = 2 * LAYERS * SAMPLES**2 * 4
-    rows.append((f"pytorch-cka with all kernels in {kernels / 1e9:.0f} GB", _told(at_once, fast), ""))
+    how = f"n = {FEWER:,}, times {(SAMPLES / FEWER) ** 2:.4g}"
+    rows.append((f"pytorch-cka with all kernels in {kernels / 1e9:.0f} GB", _told(at_once, fast, how), ""))
     rows += [
         ("share of this machine's GEMM rate", f"{share:.0%} of {rate / 1e9:.0f} GFLOP/s", "aim: at least 60 %"),
-        ("peak memory above the states", f"{peak.bytes / 1e9:.2f} GB", "aim: under 3 GB"),
+        ("peak memory above the states", f"{most / 1e9:.2f} GB", "aim: under 3 GB"),
         ("largest difference from float64", f"{worst:.1e} ({len(pairs)} pairs)", "aim: under 1e-6"),
     ]
     threads = torch.get_num_threads()
     report(f"Debiased linear CKA, {LAYERS} x {LAYERS}, n = {SAMPLES:,}, d = {WIDTH} ({threads} threads)", rows)
     missed = [slow < 5 * fast for slow in others.values() if not math.isnan(slow)]
-    return int(any(missed) or share < 0.6 or peak.bytes > 3e9 or worst > 1e-6)
+    return int(any(missed) or share < 0.6 or most > 3e9 or worst > 1e-6)
 
 
 if __name__ == "__main__":

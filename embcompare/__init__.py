@@ -21,6 +21,8 @@ _PUBLIC = {
     "ParameterAlignment": "embcompare.experiments.parameters",
     "ParameterMatches": "embcompare.experiments.matches",
     "RepresentationSimilarity": "embcompare.experiments.representations",
+    "RepresentationPair": "embcompare.experiments.pairs",
+    "LogitLens": "embcompare.experiments.lens",
     "keep_corpus": "embcompare.shelf",
     "keep_vectors": "embcompare.shelf",
     "EmbcompareError": "embcompare.errors",

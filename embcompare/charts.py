@@ -23,45 +23,87 @@ LADDER = (0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.6, 1.0)
 """Shares of a score's declared range at which a sequential scale may end."""
 UNDEFINED = "#9aa5a8"
 """Fill of a cell without a number."""
+DIVERGING: dict[str, tuple[str, ...]] = {
+    "light": ("#5d2d97", "#815eb7", "#a78ed5", "#cebfee", "#f5f5f6", "#edccae", "#daa479", "#c47d48", "#ad5610"),
+    "dark": ("#c1a5fd", "#9983c9", "#736396", "#4e4563", "#2b2b2c", "#61472b", "#936736", "#c68a45", "#faaf58"),
+}
+"""Colours around zero by the ground they lie on, purple below and orange above; zero is nearly the ground itself.
+
+Steps are about equal in OKLab (Ottosson 2020), so that values equally far from zero look about equally strong.
+"""
 _SIGNED_LADDER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _BAR_PARTS = 60
+_DARK, _LIGHT = "#101618", "#ffffff"
+_ON_DARK = "luminance(background) < 0.2"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One colour scale: its limits, and whether zero is its middle."""
+    """One colour scale: its limits, whether zero is its middle, and whether low values are the bright ones."""
 
     low: float
     high: float
     signed: bool
     title: str
-
-    @property
-    def scheme(self) -> str:
-        """Name of the Vega colour scheme."""
-        return "purpleorange" if self.signed else "viridis"
+    low_is_bright: bool = False
 
     def encoding(self) -> alt.Scale:
-        """Return the Altair scale; values beyond the limits take the colour of the limit."""
-        middle = {"domainMid": 0} if self.signed else {}
-        return alt.Scale(scheme=self.scheme, domain=[self.low, self.high], clamp=True, nice=False, **middle)
+        """Return the Altair scale; values beyond the limits take the colour of the limit.
+
+        Around zero the colours follow the ground that the picture is drawn on, which only the one who draws it knows: a
+        page's theme, light or dark, or a file's white.
+        """
+        limits = {"domain": [self.low, self.high], "clamp": True, "nice": False}
+        if not self.signed:
+            return alt.Scale(scheme="viridis", reverse=self.low_is_bright, **limits)
+        pairs = zip(DIVERGING["light"], DIVERGING["dark"], strict=True)
+        colours = [alt.ExprRef(f"{_ON_DARK} ? '{dark}' : '{light}'") for light, dark in pairs]
+        return alt.Scale(range=colours, interpolate="lab", domainMid=0, **limits)
 
     def bright(self, value: float) -> bool:
-        """Tell whether ``value`` is drawn in a light colour, on which marks must be dark."""
+        """Tell whether ``value`` is drawn in a light colour, on which marks must be dark.
+
+        For a signed scale this is so on a light ground; on a dark one it is the other way round.
+        """
         if not np.isfinite(value):
             return True
         share = (value - self.low) / (self.high - self.low)
-        return bool(0.2 < share < 0.8) if self.signed else bool(share > 0.6)
+        if self.signed:
+            return bool(abs(2 * share - 1) < 0.7)
+        return bool((1 - share if self.low_is_bright else share) > 0.6)
+
+    def outline(self) -> tuple[Any, Any]:
+        """Return the colours of a line's edge and of the line, which together read on every colour of the scale.
+
+        The edge is lost on the colours around zero, where the line alone reads best.
+        """
+        if not self.signed:
+            return alt.value(f"{_DARK}99"), alt.value(_LIGHT)
+        edge = alt.condition(_ON_DARK, alt.value(f"{_DARK}99"), alt.value(f"{_LIGHT}99"))
+        return edge, alt.condition(_ON_DARK, alt.value(_LIGHT), alt.value(_DARK))
+
+    def ink(self) -> Any:
+        """Return the colour of small marks on a cell, by its ``bright``."""
+        test = f"datum.bright != ({_ON_DARK})" if self.signed else "datum.bright"
+        return alt.condition(test, alt.value(_DARK), alt.value(_LIGHT))
 
 
-def sequential_scale(title: str, matrices: Sequence[np.ndarray], *, high: float = 1.0, full: bool = False) -> Scale:
+def sequential_scale(
+    title: str,
+    matrices: Sequence[np.ndarray],
+    *,
+    high: float = 1.0,
+    full: bool = False,
+    low_is_bright: bool = False,
+) -> Scale:
     """Return a scale from 0 to the smallest rung that holds every value, or to ``high`` itself if ``full``.
 
-    Negative values (a debiased estimate has them) are drawn at the lower limit; their number is in the tooltip.
+    What is closer should be the brighter: say ``low_is_bright`` for distances. Negative values (a debiased
+    estimate has them) are drawn at the lower limit; their number is in the tooltip.
     """
     largest = _largest(matrices)
     top = high if full else next((high * rung for rung in LADDER if high * rung >= largest), high)
-    return Scale(0.0, top, False, title)
+    return Scale(0.0, top, False, title, low_is_bright)
 
 
 def signed_scale(title: str, matrices: Sequence[np.ndarray]) -> Scale:
@@ -135,23 +177,21 @@ def heatmap(
             alt.selection_point(name=selection, fields=["layer_a", "layer_b"], toggle=False, clear="dblclick")
         )
     # marks lie above the cells and must let the mouse through
-    ink = alt.condition("datum.bright", alt.value("#101618"), alt.value("#ffffff"))
     layers: list[alt.Chart] = [ground, cells] if np.isnan(matrix).any() else [cells]
     if faint is not None and faint.any() and step >= 8:
         layers.append(
             alt.Chart(frame)
             .transform_filter("datum.faint")
             .mark_point(shape="cross", angle=45, size=max(9, step * step / 28), filled=True, opacity=0.55, tooltip=None)
-            .encode(x, y, color=ink)
+            .encode(x, y, color=scale.ink())
         )
     if assigned is not None and len(assigned):
         line = 2.0 if step >= 14 else 1.25
-        if not scale.signed:  # a light line with a dark edge reads on every colour of the scale
-            layers.append(_outline(frame, "datum.assigned", x, y, alt.value("#10161899"), step, 0.8, line + 2))
-        ink = alt.value("#101618" if scale.signed else "#ffffff")
-        layers.append(_outline(frame, "datum.assigned", x, y, ink, step, 0.8, line))
+        edge, stroke = scale.outline()
+        layers.append(_outline(frame, "datum.assigned", x, y, edge, step, 0.8, line + 2))
+        layers.append(_outline(frame, "datum.assigned", x, y, stroke, step, 0.8, line))
     if chosen is not None:
-        ring = alt.value("#e4572e")
+        ring = alt.value("#0f9aa6" if scale.signed else "#e4572e")
         test = f"datum.layer_a == {int(chosen[0])} && datum.layer_b == {int(chosen[1])}"
         layers.append(_outline(frame, test, x, y, ring, step, 0.97, 3.0 if step >= 14 else 2.0))
     return alt.layer(*layers).properties(
@@ -169,7 +209,7 @@ def colour_bar(scale: Scale, *, marks: Sequence[float] = (), width: int = SIDE) 
         tickCount=5,
         grid=False,
         domain=False,
-        format="~g",
+        format="~r",
         titleFontWeight="normal",
         titleAnchor="start",
         labelFlush=True,

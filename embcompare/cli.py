@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import logging
 import os
-import shutil
 import sys
-import time
-import types
 import typing
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from embcompare import __version__
+from embcompare.cli_given import keep_file, with_files
+from embcompare.cli_options import add_settings, summaries
+from embcompare.cli_options import settings_from as _settings
+from embcompare.cli_show import ProgressLine, described, duration, say, size_text
 from embcompare.demo import DESCRIPTIONS
 from embcompare.errors import EmbcompareError, SettingsError
-from embcompare.experiments import EXPERIMENTS, settings_type
+from embcompare.experiments import settings_type
 
 if typing.TYPE_CHECKING:
-    from embcompare.experiments.base import Result, Settings
-    from embcompare.running import Progress
+    from embcompare.experiments.base import Result
 
 LOG = logging.getLogger(__name__)
 
@@ -42,57 +43,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-class ProgressLine:
-    """Progress on a stream: one line rewritten on a terminal, elsewhere a line a second at most, and the last."""
+class _Formatter(argparse.HelpFormatter):
+    """Help with room for long names of options."""
 
-    def __init__(self, stream: TextIO, terminal: bool | None = None) -> None:
-        self._stream = stream
-        self._terminal = stream.isatty() if terminal is None else terminal
-        self._last_message = ""
-        self._last_time = 0.0
-        self._open = False
-
-    def __call__(self, step: Progress) -> None:
-        """Show ``step``."""
-        text = progress_text(step)
-        if self._terminal:
-            width = max(20, shutil.get_terminal_size().columns - 1)
-            self._stream.write(f"\r{text[:width]}\x1b[K")
-            self._open = True
-        else:
-            now = time.monotonic()
-            last = step.total > 0 and step.done >= step.total
-            fresh = step.message != self._last_message and step.total <= 0
-            if not (last or fresh or now - self._last_time >= 1.0):
-                return
-            self._last_message, self._last_time = step.message, now
-            self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Wipe the line, so that what follows begins on a clean one."""
-        if self._open:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._open = False
-
-
-def progress_text(step: Progress) -> str:
-    """Return one line: percentage, steps, what is being done, time to go."""
-    if step.total <= 0:
-        return step.message
-    eta = step.eta_seconds
-    left = f", {duration(eta)} left" if eta is not None and step.done < step.total else ""
-    return f"{step.fraction:4.0%} {step.done}/{step.total} {step.message}{left}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time span for people: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 30, **options})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.act(arguments)
         sys.stdout.flush()
     except EmbcompareError as error:
-        _say(str(error))
+        say(str(error))
         LOG.debug("details", exc_info=True)
         return 2
     except KeyboardInterrupt:
-        _say("Cancelled.")
+        say("Cancelled.")
         return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         from embcompare.running import plain_sentence
 
-        _say(plain_sentence(error).replace("the log has the details", f"{_PROG} --debug shows the details"))
+        say(plain_sentence(error).replace("the log has the details", f"{_PROG} --debug shows the details"))
         LOG.debug("details", exc_info=True)
         return 2
     return 0
@@ -130,21 +85,46 @@ def _parser(words: Sequence[str]) -> _Parser:
     parser.add_argument("--debug", action="store_true", help="show log messages and the traceback of an error")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
-    run = commands.add_parser("run", help="run an experiment", description="Run an experiment.")
+    run = commands.add_parser(
+        "run",
+        help="run an experiment",
+        description="Run an experiment; run EXPERIMENT --help tells its options.",
+        formatter_class=_Formatter,
+    )
     experiments = run.add_subparsers(required=True, metavar="EXPERIMENT", dest="experiment", parser_class=_Parser)
-    for name in EXPERIMENTS:
-        chosen = experiments.add_parser(name, help=f"see: run {name} --help", allow_abbrev=False)
+    for name, does in summaries(words).items():
+        chosen = experiments.add_parser(name, help=does, allow_abbrev=False, formatter_class=_Formatter)
         if name in words:  # only the one that is asked for is imported
-            _add_settings(chosen, settings_type(name))
-            _add_outputs(chosen)
-            chosen.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (auto)")
-            chosen.add_argument("--no-cache", action="store_true", help="compute anew and do not keep the result")
-            chosen.add_argument("--quiet", action="store_true", help="no progress")
+            add_settings(chosen, settings_type(name))
+            output = chosen.add_argument_group("running and output")
+            device = "where to compute; auto, cpu or cuda (default: auto)"
+            output.add_argument("--device", default="auto", metavar="DEVICE", help=device)
+            output.add_argument("--no-cache", action="store_true", help="compute anew and do not keep the result")
+            output.add_argument("--quiet", action="store_true", help="no progress")
+            _add_outputs(output)
             chosen.set_defaults(act=_run)
 
     models = commands.add_parser("models", help="list the demo models, or look at one model", allow_abbrev=False)
     models.add_argument("name", nargs="?", metavar="NAME", help="a demo model, a folder or a hub name to look at")
+    models.add_argument("--json", metavar="FILE", help="write what is known of the model as json; - is standard output")
     models.set_defaults(act=_models)
+
+    keep = commands.add_parser(
+        "keep",
+        help="keep a file of your own text or vectors, and print the name to use in run",
+        description="Keep a file of text (txt, csv, tsv, jsonl: --column and the like) or of vectors (npy, npz, "
+        "safetensors, parquet: --array, --ids) and print the name that run takes as --corpus or as a model.",
+        allow_abbrev=False,
+        formatter_class=_Formatter,
+    )
+    keep.add_argument("file", metavar="FILE", help="the file; its suffix tells what it is")
+    keep.add_argument("--column", metavar="NAME", help="what holds the sentences (default: the only one, or text)")
+    keep.add_argument("--label-column", metavar="NAME", help="what holds a label for each sentence (default: none)")
+    keep.add_argument("--max-rows", type=int, metavar="N", help="of more sentences a sample is drawn (default: 10000)")
+    keep.add_argument("--seed", type=int, metavar="N", help="of that sample (default: 0)")
+    keep.add_argument("--array", metavar="NAME", help="which array holds the vectors (default: the only fit one)")
+    keep.add_argument("--ids", metavar="NAME", help="what holds an id for each row (default: ids or id, if there)")
+    keep.set_defaults(act=_keep)
 
     results = commands.add_parser("results", help="list, export or delete stored results", allow_abbrev=False)
     action = results.add_mutually_exclusive_group()
@@ -156,60 +136,17 @@ def _parser(words: Sequence[str]) -> _Parser:
     return parser
 
 
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
+def _add_outputs(parser: argparse._ActionsContainer) -> None:
     for kind in _FORMATS:
         parser.add_argument(f"--{kind}", metavar="FILE", help=f"write the result as {kind}; - is standard output")
-
-
-def _add_settings(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
-    """Add one flag a setting; values stay text, since the settings themselves check and convert them."""
-    parser.description = (kind.__doc__ or "").strip().partition("\n\n")[0]
-    hints = typing.get_type_hints(kind)
-    for item in dataclasses.fields(kind):
-        flag = f"--{item.name.replace('_', '-')}"
-        needed = item.default is dataclasses.MISSING
-        help_text = _setting_help(item)
-        if hints[item.name] is bool:
-            parser.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, required=needed, help=help_text
-            )
-        else:
-            parser.add_argument(
-                flag, default=argparse.SUPPRESS, required=needed, metavar=item.name.upper(), help=help_text
-            )
-
-
-def _setting_help(item: dataclasses.Field) -> str:
-    parts = [item.metadata.get("help", "").rstrip(".")]
-    choices, low, high = (item.metadata.get(key) for key in ("choices", "low", "high"))
-    if choices is not None:
-        parts.append(f"one of {', '.join(map(str, choices))}")
-    if low is not None or high is not None:
-        bounds = (f"from {low}" if low is not None else "", f"up to {high}" if high is not None else "")
-        parts.append(" ".join(filter(None, bounds)))
-    text = "; ".join(filter(None, parts))
-    if item.default is not dataclasses.MISSING:
-        text += f" ({'none' if item.default is None else item.default})"
-    return text.replace("%", "%%")
-
-
-def _settings(arguments: argparse.Namespace) -> Settings:
-    kind = settings_type(arguments.experiment)
-    given = vars(arguments)
-    hints = typing.get_type_hints(kind)
-    values = {item.name: given[item.name] for item in dataclasses.fields(kind) if item.name in given}
-    for name, value in values.items():
-        optional = isinstance(hints[name], types.UnionType) and type(None) in typing.get_args(hints[name])
-        if optional and isinstance(value, str) and value.lower() == "none":
-            values[name] = None
-    return kind.from_dict(values)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     from embcompare.running import run
 
-    settings = _settings(arguments)
     outputs = _outputs(arguments)
+    said = with_files(arguments)
+    settings = _settings(arguments)
     line = ProgressLine(sys.stderr)
     try:
         result = run(
@@ -220,8 +157,8 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     finally:
         line.close()
-    for notice in result.notices:
-        _say(notice)
+    for notice in dict.fromkeys((*said, *result.notices)):
+        say(notice)
     if outputs:
         _write(result, outputs)
     else:
@@ -230,6 +167,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _models(arguments: argparse.Namespace) -> None:
     if arguments.name is None:
+        if arguments.json is not None:
+            raise SettingsError("A file was named but no model; say which with models NAME --json FILE.")
         width = max(map(len, DESCRIPTIONS)) + len("demo/")
         from embcompare.models import demo_names
 
@@ -238,29 +177,29 @@ def _models(arguments: argparse.Namespace) -> None:
             absent = "" if name in installed else " (weights not installed)"
             print(f"{'demo/' + name:{width}}  {description}{absent}")
         return
+    from embcompare.export import check_target, write_file
     from embcompare.models import inspect_model
 
-    print(described(inspect_model(arguments.name)))
+    if arguments.json not in (None, "-"):
+        check_target(arguments.json)
+    found = inspect_model(arguments.name)
+    if arguments.json is None:
+        print(described(found))
+        return
+    text = json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n"
+    if arguments.json == "-":
+        sys.stdout.write(text)
+    else:
+        write_file(arguments.json, text)
 
 
-def described(found: Any) -> str:
-    """Return what is known of a model, a dataclass, as one line a field; empty fields are left out."""
-    fields = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
-    card = fields.pop("card", None) or {}
-    lines = {**fields, **{f"card: {name}": value for name, value in card.items()}}
-    lines = {name.replace("_", " "): value for name, value in lines.items() if value not in (None, "")}
-    width = max(map(len, lines), default=0)
-    return "\n".join(f"{name:{width}}  {_value_text(value)}" for name, value in lines.items())
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_value_text(item)}" for name, item in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _keep(arguments: argparse.Namespace) -> None:
+    names = ("column", "label_column", "max_rows", "seed", "array", "ids")
+    kept = keep_file(arguments.file, {name: getattr(arguments, name) for name in names})
+    for notice in kept.notices:
+        say(notice)
+    say(f"Kept: {kept.holds}.")
+    print(kept.name)
 
 
 def _results(arguments: argparse.Namespace) -> None:
@@ -272,11 +211,11 @@ def _results(arguments: argparse.Namespace) -> None:
         raise SettingsError("A file was named but no result; say which with --export KEY.")
     if arguments.clear:
         count = store.clear()
-        _say(f"{count} {'result' if count == 1 else 'results'} deleted.")
+        say(f"{count} {'result' if count == 1 else 'results'} deleted.")
     elif arguments.delete is not None:
         key = store.find(arguments.delete)
         store.delete(key)
-        _say(f"Result {key[:12]} deleted.")
+        say(f"Result {key[:12]} deleted.")
     elif arguments.export is not None:
         if not outputs:
             raise SettingsError("Say where to write the result with --json, --csv or --npz FILE; - is standard output.")
@@ -290,11 +229,11 @@ def _results(arguments: argparse.Namespace) -> None:
             when = datetime.fromtimestamp(entry.created).strftime("%Y-%m-%d %H:%M")
             took = "" if entry.seconds is None else f"  {duration(entry.seconds)}"
             print(
-                f"{entry.key[:12]}  {when}  {_size_text(entry.bytes):>8}  {entry.experiment}"
+                f"{entry.key[:12]}  {when}  {size_text(entry.bytes):>8}  {entry.experiment}"
                 f"  {' × '.join(entry.models)}{took}"
             )
         for notice in store.take_notices():
-            _say(notice)
+            say(notice)
 
 
 def _outputs(arguments: argparse.Namespace) -> dict[str, str]:
@@ -334,17 +273,4 @@ def _print_table(result: Result) -> None:
     frame = result.to_frame()
     print(frame.to_string(max_rows=_SHOWN_ROWS, index=False))
     if len(frame) > _SHOWN_ROWS:
-        _say(f"{_SHOWN_ROWS} of {len(frame)} rows; all of them with --csv -, everything else with --json -.")
-
-
-def _size_text(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+        say(f"{_SHOWN_ROWS} of {len(frame)} rows; all of them with --csv -, everything else with --json -.")

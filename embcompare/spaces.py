@@ -217,7 +217,8 @@ class EmbeddingSpace(Space):
         aa, bb, ab = (torch.zeros(*size, dtype=torch.float64, device=e_a.device) for size in sizes)
         for start in range(0, len(e_a), block):
             a = _centred(e_a[start : start + block], self._mean_a)
-            b = _centred(e_b[start : start + block] if order is None else e_b[order[start : start + block]], self._mean_b)
+            rows_b = e_b[start : start + block] if order is None else e_b[order[start : start + block]]
+            b = _centred(rows_b, self._mean_b)
             ab.addmm_(a.T, b)
             if own:
                 aa.addmm_(a.T, a)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 
 import numpy as np
@@ -32,7 +33,7 @@ def matrix() -> np.ndarray:
 
 def test_the_scale_starts_at_zero_and_ends_at_the_first_rung_that_holds_every_matrix(matrix):
     scale = charts.sequential_scale("score", [matrix, matrix + 0.05])
-    assert (scale.low, scale.high, scale.scheme) == (0.0, 0.2, "viridis")
+    assert (scale.low, scale.high, scale.encoding().to_dict()["scheme"]) == (0.0, 0.2, "viridis")
     assert charts.sequential_scale("score", [matrix]).high == 0.1
 
 
@@ -46,9 +47,98 @@ def test_a_signed_scale_is_symmetric_about_zero_and_diverging():
     scale = charts.signed_scale("difference", [np.array([[-0.03, 0.01]]), np.array([[np.nan, 0.002]])])
     assert (scale.low, scale.high) == (-0.05, 0.05)
     encoded = scale.encoding().to_dict()
-    assert encoded["scheme"] == "purpleorange"
     assert encoded["domain"] == [-0.05, 0.05]
     assert encoded["domainMid"] == 0
+    assert len(encoded["range"]) == len(charts.DIVERGING["light"]) == len(charts.DIVERGING["dark"])
+
+
+GROUNDS = {"light": "#ffffff", "dark": "#12181a"}  # the theme's backgrounds, .streamlit/config.toml
+
+
+def drawn(matrix: np.ndarray, scale: charts.Scale, ground: str | None, **marks) -> str:
+    chart = charts.heatmap(matrix, scale, AXES, **marks)
+    return charts.picture(chart if ground is None else chart.configure(background=ground), "svg").decode()
+
+
+def fills(svg: str) -> list[str]:
+    cells = re.findall(r'aria-roledescription="rect mark"[^>]*fill="rgb\((\d+), ?(\d+), ?(\d+)\)"', svg)
+    return ["#" + "".join(f"{int(part):02x}" for part in cell) for cell in cells]
+
+
+@pytest.mark.parametrize(("ground", "colours"), [("light", "light"), ("dark", "dark"), (None, "light")])
+def test_colours_around_zero_follow_the_ground_they_are_drawn_on(ground, colours):
+    matrix = np.linspace(-1, 1, 9).reshape(3, 3)
+    svg = drawn(matrix, charts.Scale(-1.0, 1.0, True, "s"), GROUNDS.get(ground))
+    assert fills(svg) == list(charts.DIVERGING[colours])
+
+
+def test_a_file_has_the_colours_of_a_white_ground():
+    matrix = np.linspace(-1, 1, 9).reshape(3, 3)
+    scale = charts.Scale(-1.0, 1.0, True, "s")
+    panels = [charts.heatmap(matrix, scale, AXES, title=name) for name in ("First", "Second")]
+    svg = charts.picture(charts.side_by_side(panels, charts.colour_bar(scale), "Title", "note"), "svg").decode()
+    assert fills(svg)[:18] == 2 * list(charts.DIVERGING["light"])
+
+
+def linear(colour: str) -> np.ndarray:
+    share = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(light: np.ndarray) -> np.ndarray:
+    """Ottosson (2020), from linear sRGB."""
+    cones = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566]]
+    cones.append([0.0883024619, 0.2817188376, 0.6299787005])
+    mixed = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099]]
+    mixed.append([0.0259040371, 0.7827717662, -0.8086757660])
+    return np.array(mixed) @ np.cbrt(np.array(cones) @ light)
+
+
+EYES = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear sRGB
+    "usual": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def seen(colour: str, eyes: str) -> np.ndarray:
+    return oklab((np.array(EYES[eyes]) @ linear(colour)).clip(0, 1))
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_every_eye_tells_signs_steps_and_undefined_cells_apart(ground, eyes):
+    colours = np.array([seen(colour, eyes) for colour in charts.DIVERGING[ground]])
+    steps = np.linalg.norm(np.diff(colours, axis=0), axis=1)
+    assert steps.min() > 0.09
+    assert steps.max() < 1.6 * steps.min(), "equal steps look equal"
+    opposite = np.linalg.norm(colours - colours[::-1], axis=1)[:4]
+    assert opposite.min() > 0.05, "a value and its negative differ in hue, not only in strength"
+    assert np.linalg.norm(colours - seen(charts.UNDEFINED, eyes), axis=1).min() > 0.03
+
+
+def contrast(one: str, other: str) -> float:
+    bright, dark = sorted((float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_zero_is_nearly_the_ground_and_the_ends_stand_out(ground):
+    first, *_, last = charts.DIVERGING[ground]
+    assert contrast(charts.DIVERGING[ground][4], GROUNDS[ground]) < 1.35
+    assert min(contrast(first, GROUNDS[ground]), contrast(last, GROUNDS[ground])) > 4.5
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_marks_can_be_read_on_every_colour_around_zero(ground):
+    scale = charts.Scale(-1.0, 1.0, True, "s")
+    matrix = np.linspace(-1, 1, 81).reshape(9, 9)
+    cells = fills(drawn(matrix, scale, GROUNDS[ground]))
+    svg = drawn(matrix, scale, GROUNDS[ground], faint=np.ones((9, 9), dtype=bool))
+    inks = re.findall(r'<path [^>]*fill="(#101618|#ffffff)"', svg)
+    assert len(cells) == len(inks) == 81
+    assert min(map(contrast, cells, inks)) > 3.0
 
 
 def test_scales_of_empty_or_undefined_matrices_are_still_scales():
@@ -129,6 +219,24 @@ def test_marks_are_dark_on_light_cells():
     signed = charts.Scale(-1.0, 1.0, True, "s")
     assert signed.bright(0.0)
     assert not signed.bright(-1.0)
+    assert not signed.bright(1.0)
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_outlines_are_of_one_kind_whatever_lies_under_them(ground):
+    scale = charts.Scale(-1.0, 1.0, True, "s")
+    matrix = np.linspace(-1, 1, 9).reshape(3, 3)
+    every = np.array([(i, j) for i in range(3) for j in range(3)])
+    svg = drawn(matrix, scale, GROUNDS[ground], assigned=every)
+    inks = re.findall(r'<path [^>]*stroke="(#101618|#ffffff)(?:99)?"', svg)
+    dark, light = 9 * ["#101618"], 9 * ["#ffffff"]
+    assert inks == (light + dark if ground == "light" else dark + light)
+
+
+@pytest.mark.parametrize(("high", "ticks"), [(200.0, {"200", "−200", "0"}), (0.001, {"0.001", "−0.001", "0"})])
+def test_the_bar_writes_plain_numbers(high, ticks):
+    svg = charts.picture(charts.colour_bar(charts.Scale(-high, high, True, "s")), "svg").decode()
+    assert ticks <= set(re.findall(r">([^<>]+)</text>", svg))
 
 
 def test_long_names_keep_their_end():
@@ -163,3 +271,12 @@ def test_the_picture_is_a_png_and_an_svg_with_every_panel(matrix):
     width, height = struct.unpack(">II", png.read(16)[8:])
     assert width > 1000
     assert height > 500
+
+
+def test_of_a_distance_the_close_cells_are_the_bright_ones():
+    near, far = 0.1, 0.9
+    distance = charts.sequential_scale("angle", [np.array([[near, far]])], low_is_bright=True)
+    closeness = charts.sequential_scale("share", [np.array([[near, far]])])
+    assert distance.encoding().to_dict()["reverse"] is True
+    assert (distance.bright(near), distance.bright(far)) == (True, False)
+    assert (closeness.bright(near), closeness.bright(far)) == (False, True)

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from fakes import Count, Numbers, register
 
-from embcompare import cli, export
-from embcompare.cli import ProgressLine, duration, main, progress_text
+from embcompare import export
+from embcompare.cli import main
+from embcompare.cli_show import ProgressLine, described, duration, progress_text, size_text
 from embcompare.errors import ModelNotFound, StoreError
 from embcompare.running import Progress
 from embcompare.store import Store
@@ -85,13 +87,48 @@ def test_help_tells_every_setting(capsys):
     text = " ".join(out.split())
     assert "Count to a number of steps." in text
     for shown in (
-        "--model-a MODEL_A First model", "--model-b MODEL_B Second model (b)",
-        "--steps STEPS How far to count, 100 % whole; from 0 up to 10000 (3)",
-        "--kind KIND Which way; one of up, down (up)", "--centred, --no-centred A switch (True)",
-        "--limit LIMIT A bound or none; from 0.0 (none)", "--json FILE", "--csv FILE", "--npz FILE", "--device DEVICE",
+        "usage: python -m embcompare run count --model-a MODEL_A [OPTION ...]",
+        "--model-a MODEL_A First model", "--model-b MODEL_B Second model (default: b)",
+        "--steps STEPS How far to count, 100 % whole; from 0 up to 10000 (default: 3)",
+        "--kind KIND Which way; one of up, down (default: up)", "--centred, --no-centred A switch (default: yes)",
+        "--limit LIMIT A bound or none; from 0.0 (default: none)", "--log LOG File that gets a line a computation "
+        "(default: empty)", "--json FILE", "--csv FILE", "--npz FILE", "--device DEVICE",
         "--no-cache", "--quiet",
     ):  # fmt: skip
         assert shown in text
+
+
+def test_every_experiment_is_described_in_one_sentence(capsys):
+    from embcompare.experiments import EXPERIMENTS
+
+    status, out, _ = call(capsys, "run", "--help")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "count Count to a number of steps." in text
+    assert "parameter-alignment Compare two models' parameters layer by layer." in text
+    for name in EXPERIMENTS:
+        assert text.count(f" {name} ") == 1
+        assert re.search(rf" {name} [A-Z][^.]+\.", text)
+
+
+@pytest.mark.parametrize("name", ["parameter-alignment", "parameter-matches", "representation-similarity"])
+def test_every_option_tells_its_default_and_choices(capsys, name):
+    from dataclasses import MISSING, fields
+
+    from embcompare.experiments import settings_type
+
+    text = " ".join(call(capsys, "run", name, "--help")[1].split())
+    for item in fields(settings_type(name)):
+        flag = f"--{item.name.replace('_', '-')}"
+        assert f" {flag}" in text
+        if item.default is not MISSING:
+            words = {None: "none", True: "yes", False: "no", "": "empty"}
+            plain = item.default is None or isinstance(item.default, bool | str)
+            assert f"(default: {words.get(item.default, item.default) if plain else item.default})" in text
+        for choice in item.metadata["choices"] or ():
+            assert str(choice) in text
+    if name == "representation-similarity":
+        assert "mutual_knn" in text
 
 
 def test_flags_become_settings(capsys):
@@ -339,15 +376,219 @@ def test_one_model_is_looked_at(capsys, monkeypatch):
     monkeypatch.setattr(embcompare.models, "inspect_model", lambda name: Info(name), raising=False)
     status, out, _ = call(capsys, "models", "demo/x")
     assert status == 0
-    assert [line.split() for line in out.splitlines()] == [
-        ["label", "demo/x"], ["parameters", "1,234,567"], ["tied", "yes"],
-    ]  # fmt: skip
+    assert out == "name             demo/x\nparameters       1,234,567\ntied embeddings  yes\n"
+    assert json.loads(call(capsys, "models", "demo/x", "--json", "-")[1])["parameters"] == 1234567
 
     def missing(name):
         raise ModelNotFound(f"There is no model '{name}'.")
 
     monkeypatch.setattr(embcompare.models, "inspect_model", missing, raising=False)
     assert call(capsys, "models", "x") == (2, "", "There is no model 'x'.\n")
+
+
+def test_nested_facts_are_a_readable_table():
+    @dataclass(frozen=True)
+    class Info:
+        label: str
+        bytes: int
+        reason: str
+        card: dict
+
+    texts = [{"source": "sea", "share": 0.5, "documents": 1226}, {"source": "mountain", "share": 0.25, "documents": 7}]
+    card = {"recipe": {"seed": 1, "save_at": [], "names": ["a", "b"]}, "texts": texts, "note": "word " * 30}
+    lines = described(Info("x", 6_889_472, "", card), width=60).splitlines()
+    assert lines[:9] == [
+        "name    x",
+        "memory  7 MiB",
+        "card",
+        "  recipe",
+        "    seed   1",
+        "    names  a, b",
+        "  texts",
+        "    source    share  documents",
+        "    sea         0.5      1,226",
+    ]
+    assert lines[9] == "    mountain   0.25          7"
+    assert lines[10].startswith("  note  word word")
+    assert lines[11].startswith("        word")
+    assert max(map(len, lines)) <= 60
+    assert not any(mark in "\n".join(lines) for mark in "{}[]'")
+
+
+def test_a_demo_model_is_told_without_a_raw_dict(capsys):
+    status, out, err = call(capsys, "models", "demo/gpt2-a")
+    assert (status, err) == (0, "")
+    assert "parameters           1,722,368\n" in out
+    assert "    moby-dick" in out
+    assert not any(mark in out for mark in "{}[]'")
+    status, out, _ = call(capsys, "models", "demo/gpt2-a", "--json", "-")
+    assert json.loads(out)["card"]["parameters"] == json.loads(out)["parameters"] == 1_722_368
+
+
+def test_json_of_a_model_goes_to_a_file_and_needs_a_model(capsys, tmp_path):
+    assert call(capsys, "models", "demo/gpt2-a", "--json", tmp_path / "x.json") == (0, "", "")
+    assert json.loads((tmp_path / "x.json").read_text())["layers"] == 6
+    status, _, err = call(capsys, "models", "--json", "-")
+    assert (status, "which" in err) == (2, True)
+    status, _, err = call(capsys, "models", "demo/gpt2-a", "--json", "/proc/none/x.json")
+    assert (status, "Cannot write" in err) == (2, True)
+
+
+# A user's own files
+
+
+LINES = "text\tkind\n" + "".join(f"Sentence number {n} of them.\t{'ab'[n % 2]}\n" for n in range(12))
+
+
+@pytest.fixture
+def given(tmp_path):
+    """A folder with a file of every kind that can be kept."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from safetensors.numpy import save_file
+
+    folder = tmp_path / "given"
+    folder.mkdir()
+    rows = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
+    (folder / "t.tsv").write_text(LINES)
+    (folder / "t.csv").write_text(LINES.replace("\t", ","))
+    (folder / "t.txt").write_text("One.\nTwo words.\nThree words here.\nAnd four words now.\n")
+    (folder / "t.jsonl").write_text("".join(json.dumps({"text": f"Line {n}."}) + "\n" for n in range(5)))
+    np.save(folder / "v.npy", rows)
+    np.savez(folder / "v.npz", x=rows, ids=np.array([f"row {n}" for n in range(30)]))
+    np.savez(folder / "two.npz", x=rows, y=rows[:, :4])
+    save_file({"x": rows}, folder / "v.safetensors")
+    pq.write_table(pa.table({f"d{n}": rows[:, n] for n in range(5)}), folder / "v.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "holds"),
+    [
+        ("t.txt", [], "4 sentences"),
+        ("t.tsv", ["--label-column", "kind"], "12 sentences with 2 different labels"),
+        ("t.csv", ["--column", "text"], "12 sentences"),
+        ("t.jsonl", [], "5 sentences"),
+        ("t.tsv", ["--max-rows", "6", "--seed", "3"], "6 sentences"),
+        ("v.npy", [], "30 vectors of 5 numbers"),
+        ("v.npz", ["--ids", "ids"], "30 vectors of 5 numbers with ids"),
+        ("two.npz", ["--array", "y"], "30 vectors of 4 numbers"),
+        ("v.safetensors", [], "30 vectors of 5 numbers"),
+        ("v.parquet", [], "30 vectors of 5 numbers"),
+    ],
+)
+def test_a_file_is_kept_under_the_name_that_is_printed(capsys, given, file, options, holds):
+    from embcompare.shelf import Shelf
+
+    status, out, err = call(capsys, "keep", given / file, *options)
+    assert status == 0
+    assert f"Kept: {holds}." in err
+    name = out.strip()
+    kept = Shelf().corpus(name) if name.startswith("text/") else Shelf().vectors(name)
+    assert name.endswith(kept.digest)
+    assert f"{len(kept):,}" == holds.split()[0]
+    assert kept.name == file
+    assert call(capsys, "keep", given / file, *options)[1] == out, "equal content has one name"
+
+
+def test_notices_of_a_kept_text_are_said(capsys, given):
+    (given / "t.txt").write_text("One.\nOne.\nTwo.\n")
+    _, _, err = call(capsys, "keep", given / "t.txt")
+    assert "1 repeated sentence(s) were left out." in err
+    assert "most measures are undefined" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "words"),
+    [
+        ("none.txt", [], "There is no file"),
+        ("", [], "is a folder, not a file"),
+        ("t.pdf", [], "ends in '.pdf'; text is read from txt, csv, tsv, jsonl and vectors from npy"),
+        ("plain", [], "has no suffix"),
+        ("dangling.txt", [], "is a link to a file that is not there"),
+        ("pipe.txt", [], "is no plain file"),
+        ("a\nb.txt", [], "a?b.txt; check the path"),
+        ("a\0b.txt", [], "null character"),
+        ("x" * 3000 + ".txt", [], "file name too long"),
+        ("t.tsv", ["--column", "z"], "no column 'z'; its columns are text, kind"),
+        ("t.tsv", ["--array", "z"], "--array is for files of vectors"),
+        ("v.npy", ["--label-column", "z"], "--label-column is for files of text"),
+        ("v.npy", ["--max-rows", "5"], "--max-rows is for files of text"),
+        ("t.tsv", ["--max-rows", "0"], "max_rows cannot be 0"),
+        ("t.tsv", ["--max-rows", "many"], "invalid int value: 'many'"),
+        ("t.tsv", ["--seed", "-1"], "-1"),
+        ("two.npz", [], "say which to use"),
+        ("large.txt", [], "larger than 5,242,880 bytes"),
+        ("large.npy", [], "at most 268,435,456 are read"),
+        ("empty.npy", [], "cannot be read"),
+        ("empty.txt", [], "holds no sentences"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_sentence(capsys, given, file, options, words):
+    (given / "dangling.txt").symlink_to(given / "nowhere")
+    os.mkfifo(given / "pipe.txt")
+    for name, size in (("large.txt", 6 * 2**20), ("large.npy", 2**29), ("t.pdf", 1), ("plain", 1)):
+        with (given / name).open("wb") as sparse:
+            sparse.truncate(size)
+    (given / "empty.npy").touch()
+    (given / "empty.txt").touch()
+    status, out, err = call(capsys, "keep", f"{given}/{file}", *options)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+SIMILARITY = ["run", "representation-similarity", "--quiet", "--null-draws", 0, "--halves", 0, "--json", "-"]
+
+
+def settings_of(out):
+    return json.loads(out)["provenance"]["settings"]
+
+
+@pytest.mark.parametrize("file", ["v.npy", "v.npz", "v.safetensors", "v.parquet"])
+def test_vectors_are_compared_straight_from_their_files(capsys, given, file):
+    _, name, _ = call(capsys, "keep", given / file)
+    status, out, err = call(capsys, *SIMILARITY, "--model-a", given / file, "--model-b", given / "v.npy")
+    assert status == 0, err
+    assert settings_of(out)["model_a"] == name.strip()
+    assert json.loads(out)["result"]["values"] == [[pytest.approx(1.0)]]
+
+
+def test_a_text_is_read_straight_from_its_file_and_its_notices_are_said(capsys, given):
+    (given / "t.txt").write_text("One.\nOne.\nTwo words.\nThree words here.\nAnd four words now.\nFive.\n")
+    both = ["--model-a", "demo/gpt2-a", "--model-b", "demo/gpt2-a", "--corpus"]
+    _, name, _ = call(capsys, "keep", given / "t.txt")
+    status, out, err = call(capsys, *SIMILARITY, *both, given / "t.txt")
+    assert status == 0, err
+    assert settings_of(out)["corpus"] == name.strip()
+    assert json.loads(out)["result"]["items"] == 5
+    assert "1 repeated sentence(s)" in err
+    status, out, _ = call(capsys, *SIMILARITY, *both, name.strip())
+    assert json.loads(out)["provenance"]["cached"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model-a", "{}/none.npy", "--model-b", "b"], "There is no file"),
+        (["--model-a", "{}/two.npz", "--model-b", "b"], "say which to use"),
+        (["--model-a", "{}/two.npz", "--model-b", "b"], "python -m embcompare keep FILE"),
+        (["--model-a", "a", "--model-b", "b", "--corpus", "{}/none.txt"], "There is no file"),
+        (["--model-a", "a", "--model-b", "b", "--corpus", "{}"], "is a folder, not a file"),
+        (["--model-a", "a", "--model-b", "b", "--corpus", "{}/v.npy"], "is a file of vectors, and corpus is a text"),
+    ],
+)
+def test_paths_in_a_run_that_cannot_be_kept_are_one_sentence(capsys, given, arguments, words):
+    filled = [each.replace("{}", str(given)) for each in arguments]
+    status, out, err = call(capsys, "run", "representation-similarity", *filled)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_vectors_where_models_are_compared_are_refused(capsys, given):
+    status, _, err = call(capsys, *RUN[:2], "--model-a", given / "v.npy")
+    assert status == 2
+    assert "is a file of vectors, and count compares models" in err
 
 
 # Stored results
@@ -460,6 +701,6 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_the_old_one_stays(tmp_p
 
 
 def test_sizes_read_well():
-    assert [cli._size_text(size) for size in (0, 1023, 2048, 5 * 2**20, 3 * 2**30)] == [
+    assert [size_text(size) for size in (0, 1023, 2048, 5 * 2**20, 3 * 2**30)] == [
         "0 B", "1023 B", "2 KiB", "5 MiB", "3.0 GiB",
     ]  # fmt: skip

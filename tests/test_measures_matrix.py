@@ -89,6 +89,74 @@ def test_cka_matrix_with_small_kernel_blocks_is_the_same(side, monkeypatch):
     np.testing.assert_allclose(cka_matrix(layers, layers[:2], side=side).values, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("debiased", [True, False])
+def test_reading_by_small_blocks_of_rows_and_of_columns_gives_the_same(side, debiased, monkeypatch):
+    layers = chain(53, (5, 6, 7), offset=30.0, outlier=20.0)
+    layers[1][17] *= 300
+    other = chain(53, (9, 1), seed=1)
+    expected = plain(layers, other, debiased)
+    monkeypatch.setattr(cka_module, "BLOCK_ENTRIES", 21)
+    monkeypatch.setattr(cka_module, "OWN_COLUMNS", 3)
+    for dtype in (torch.float32, torch.float64):
+        result = cka_matrix(layers, other, side=side, debiased=debiased, dtype=dtype)
+        np.testing.assert_allclose(result.values, expected, atol=1e-6 if dtype is torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_heavy_samples_beyond_those_that_are_set_apart_cost_no_digits(side, monkeypatch):
+    # more heavy samples than may be set apart, some of them in one layer only
+    layers = chain(700, (40, 40), offset=5.0)
+    layers[0][::140] *= 500
+    layers[1][1::175] *= 2000
+    expected = [[measures.linear_cka(a, b) for b in layers] for a in layers]
+    for most in (64, 3, 0):
+        monkeypatch.setattr(cka_module, "MOST_HEAVY", most)
+        result = cka_matrix(layers, list(layers), side=side, dtype=torch.float32)
+        np.testing.assert_allclose(result.values, expected, atol=1e-6)
+
+
+def test_threads_do_not_change_a_bit_of_the_features():
+    layers = chain(900, (48, 32, 40), offset=3.0)
+    layers[1][17] *= 300
+    threads, made = torch.get_num_threads(), []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            moments, reasons = cka_module._read(layers)
+            heavy = cka_module._heavy_samples(list(moments.values()), 900)
+            made.append(cka_module._prepare(layers, moments, reasons, heavy, torch.float32, "cpu"))
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("features", "squares", "sums", "heavy"):
+        assert torch.equal(getattr(made[0], name), getattr(made[1], name))
+    assert made[0].heavy.shape[1] == 1
+
+
+def test_the_layers_given_stay_as_they_are_whatever_their_kind():
+    given = np.random.default_rng(0).integers(-9, 9, (40, 5))
+    expected = cka_matrix([given.astype(np.float64)], [given[:, ::-1].astype(np.float64) ** 2]).values
+    kinds = [given, given.astype(np.int8), given.astype(np.float16), given.astype(">f4"), given.astype(np.longdouble)]
+    kinds += [np.asfortranarray(given), np.repeat(given, 2, axis=0)[::2], torch.from_numpy(given)]
+    for kind in kinds:
+        before = kind.clone() if isinstance(kind, torch.Tensor) else kind.copy()
+        if isinstance(kind, np.ndarray):
+            kind.flags.writeable = False
+        result = cka_matrix([kind], [given[:, ::-1].astype(np.float32) ** 2])
+        np.testing.assert_allclose(result.values, expected, atol=1e-12)
+        assert bool((kind == before).all())
+    with torch.inference_mode():
+        watched = torch.from_numpy(given.astype(np.float32)).requires_grad_()
+        np.testing.assert_allclose(cka_matrix([watched], [given**2]).values, cka_matrix([given], [given**2]).values)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e200, 1e-200, 12345.678])
+def test_a_layer_of_many_equal_rows_is_constant_at_any_scale(value):
+    flat = np.full((30_000, 2), value)
+    result = cka_matrix([flat], [np.random.default_rng(0).standard_normal((30_000, 2))])
+    assert "constant" in result.reasons[0, 0]
+
+
 @pytest.mark.parametrize("side", [*SIDES, "auto"])
 @pytest.mark.parametrize("same", [True, False])
 def test_a_constant_layer_is_a_row_of_nan_with_its_reason_and_spoils_no_other(side, same):
@@ -135,6 +203,10 @@ def test_cka_matrix_refuses_what_is_malformed():
         cka_matrix([], [])
     with pytest.raises(SettingsError, match="side"):
         cka_matrix(layers, layers, side="both")
+    with pytest.raises(SettingsError, match="dtype"):
+        cka_matrix(layers, layers, dtype=torch.bfloat16)
+    with pytest.raises(BadInput, match="real array"):
+        cka_matrix([layers[0].astype(str)], layers)
 
 
 def test_cka_matrix_reads_torch_of_any_precision_and_memory_maps(tmp_path):

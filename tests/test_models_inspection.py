@@ -9,7 +9,7 @@ import pytest
 from tiny import TINY
 
 from embcompare.errors import ModelDamaged
-from embcompare.models import inspect_model
+from embcompare.models import demo_names, inspect_model
 from embcompare.models.inspection import has_head
 
 
@@ -28,8 +28,7 @@ def test_config_and_model_agree(tiny_folders, tiny_model, name):
     assert has_head(model.module.config) == (anatomy.unembedding is not None)
     assert info.supported
     assert not info.reason
-    # Heads of classifiers, poolers and transforms are not in the estimate; they weigh most in tiny models.
-    assert info.parameters == pytest.approx(sum(p.numel() for p in model.module.parameters()), rel=0.07)
+    assert info.parameters == sum(p.numel() for p in model.module.parameters())
     assert info.bytes == 4 * info.parameters
 
 
@@ -49,6 +48,12 @@ def test_config_and_model_agree(tiny_folders, tiny_model, name):
 def test_well_known_sizes_are_met_within_a_percent(tmp_path, config, millions):
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert inspect_model(str(tmp_path)).parameters / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+@pytest.mark.parametrize("name", demo_names())
+def test_demo_models_have_as_many_parameters_as_their_cards_say(name):
+    info = inspect_model(f"demo/{name}")
+    assert info.parameters == info.card["parameters"]
 
 
 def test_inspection_reads_no_weights_and_is_fast(tmp_path):

@@ -108,7 +108,7 @@ def test_a_folder_without_config_is_no_model(tmp_path):
 
 def test_a_file_instead_of_a_folder(tmp_path):
     (tmp_path / "file").write_text("x")
-    assert "no folder" in refusal(tmp_path / "file", ModelNotFound)
+    assert "is a file, and a model is a folder" in refusal(tmp_path / "file", ModelNotFound)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x"', "", "\x00\xff", "[" * 100_000])
@@ -346,7 +346,7 @@ def test_without_a_tokenizer_weights_are_read_and_tokens_are_refused(copy):
 def test_a_broken_tokenizer_is_named(copy):
     folder = copy()
     (folder / "tokenizer.json").write_text('{"model": 3}')
-    assert "tokenizer files that cannot be read" in refusal(folder, ModelDamaged)
+    assert "a tokenizer.json with a 'model' that is 3" in refusal(folder, ModelDamaged)
 
 
 def test_a_tokenizer_larger_than_e_is_noted(copy):

@@ -14,6 +14,8 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "parameter-alignment": ("embcompare.experiments.parameters", "ParameterAlignment"),
     "parameter-matches": ("embcompare.experiments.matches", "ParameterMatches"),
     "representation-similarity": ("embcompare.experiments.representations", "RepresentationSimilarity"),
+    "representation-pair": ("embcompare.experiments.pairs", "RepresentationPair"),
+    "logit-lens": ("embcompare.experiments.lens", "LogitLens"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

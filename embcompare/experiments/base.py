@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from embcompare.text.uploads import Vectors
 
 
+_SHOWN_FIELDS = 18
+"""Lines that a printed result has for its fields, so that it fits a screen."""
+
+
 def option(
     default: Any = dataclasses.MISSING,
     *,
@@ -43,13 +47,14 @@ def option(
     low: float | None = None,
     high: float | None = None,
     model: bool = False,
+    vectors: bool = False,
     corpus: bool = False,
 ) -> Any:
     """Declare one setting: a dataclass field whose metadata drive the form, the command line and the checks.
 
     ``choices`` bounds a setting to a list, ``low`` and ``high`` bound a number, both included;
-    ``model=True`` marks the name of a model (or of a user's own vectors), ``corpus=True`` the name of a corpus: what
-    the name stands for, not the name, enters the result's key.
+    ``model=True`` marks the name of a model (``vectors=True``: or of a user's own vectors), ``corpus=True`` the name of
+    a corpus: what the name stands for, not the name, enters the result's key.
     """
     metadata = {
         "help": help,
@@ -58,6 +63,7 @@ def option(
         "low": low,
         "high": high,
         "model": model,
+        "vectors": vectors,
         "corpus": corpus,
     }
     return field(default=default, metadata=metadata)
@@ -129,6 +135,12 @@ class Settings:
             raise SettingsError(f"{cls.experiment} needs a value for {', '.join(missing)}.")
         return cls(**dict(values))
 
+    @classmethod
+    def read_option(cls, name: str, value: Any) -> Any:
+        """Return one setting's value as its declaration reads it, whatever the others are; else SettingsError."""
+        item, kind = next((item, kind) for item, kind in cls._kinds() if item.name == name)
+        return _checked(item, kind, value)
+
     def models(self) -> tuple[str, ...]:
         """Return the names of the models that the run reads, in order, each once."""
         return self._named("model")
@@ -163,6 +175,30 @@ class Result:
     """Settings, model fingerprints, versions, seed, device, dtype, seconds, time of creation."""
     notices: tuple[str, ...] = field(kw_only=True, default=())
     """Sentences that belong beside the numbers: what was left out, what is undefined and why."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Otherwise the dataclass decorator would give every subclass one that prints whole arrays.
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Return one screen at most: each array by shape and dtype, each scalar short, and how many notices."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        notices, provenance = values.pop("notices"), values.pop("provenance")
+        shown = {name: _brief(value) for name, value in values.items() if value is not None}
+        if len(shown) > _SHOWN_FIELDS:
+            left_out = len(shown) - _SHOWN_FIELDS
+            shown = {**dict(list(shown.items())[:_SHOWN_FIELDS]), "…": f"and {left_out} more fields"}
+        absent = [name for name, value in values.items() if value is None]
+        if absent:
+            shown["none"] = ", ".join(absent)
+        if provenance.get("models"):
+            shown["made from"] = ", ".join(map(str, provenance["models"]))
+        shown["notices"] = str(len(notices))
+        width = max(map(len, shown))
+        lines = [f"  {name:{width}}  {text}" for name, text in shown.items()]
+        return "\n".join([type(self).__name__, *(line if len(line) <= 100 else line[:99] + "…" for line in lines)])
 
     def to_frame(self) -> pd.DataFrame:
         """Return the result as a tidy table, one row a cell."""
@@ -247,6 +283,22 @@ def canonical(settings: Settings, fingerprints: Mapping[str, str]) -> str:
 def _content_fields(settings: Settings) -> set[str]:
     fields = dataclasses.fields(settings)
     return {item.name for item in fields if item.metadata.get("model") or item.metadata.get("corpus")}
+
+
+def _brief(value: Any) -> str:
+    """Return a field of a result in a few words, on one line."""
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {value.dtype}"
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    if isinstance(value, tuple | list | dict):
+        if not value:
+            return "empty"
+        first = repr(next(iter(value)))
+        return (
+            f"{len(value):,} × {type(next(iter(value))).__name__}, first {first[:60]}{'…' if len(first) > 60 else ''}"
+        )
+    return " ".join(repr(value).split())
 
 
 def _tuples(value: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from embcompare.errors import EmbcompareWarning, Incomparable, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.depth import cell_table, depth_agreement, double_centred
-from embcompare.experiments.sides import POOLINGS, Pair, Side, read_pair
+from embcompare.experiments.sides import POOLINGS, Pair, Side, check_coordinates, read_pair, wrong_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,8 +121,12 @@ class RepresentationSimilarity(Settings):
     version: ClassVar[int] = 1
     result_type: ClassVar[type[Result]] = RepresentationSimilarityResult
 
-    model_a: str = option(model=True, label="Model A", help="Demo model, folder, hub name, or vectors/DIGEST.")
-    model_b: str = option(model=True, label="Model B", help="Demo model, folder, hub name, or vectors/DIGEST.")
+    model_a: str = option(
+        model=True, vectors=True, label="Model A", help="Demo model, folder, hub name, or vectors/DIGEST."
+    )
+    model_b: str = option(
+        model=True, vectors=True, label="Model B", help="Demo model, folder, hub name, or vectors/DIGEST."
+    )
     measure: str = option("linear_cka", label="Measure", help="One of embcompare.measures.MEASURES.")
     space: str = option(
         "feature",
@@ -159,15 +163,7 @@ class RepresentationSimilarity(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         measure = self.declaration
-        if self.standardise and self.space == "embedding":
-            raise SettingsError(
-                "Standardising scales features, and embedding space has none of its own; turn it off or choose "
-                "feature space."
-            )
-        if self.final_norm and self.space == "feature":
-            raise SettingsError(
-                "The final norm belongs to reading through the vocabulary; turn it off or choose embedding space."
-            )
+        check_coordinates(self)
         if measure.needs_shared_coordinates and self.space == "feature":
             raise SettingsError(
                 f"{measure.label} compares coordinate by coordinate, and two models share none in feature space; "
@@ -236,19 +232,15 @@ class _Run:
         return matrix
 
     def _null(self) -> np.ndarray | None:
-        """Pair the rows wrongly: sentences permuted, or, for rows within sentences, the whole text moved round.
-
-        Moving round keeps what neighbouring rows have in common, which a permutation of rows would destroy and so
-        make chance look narrower than it is.
-        """
-        draws, n = self.settings.null_draws, len(self.pair.rows)
+        """Pair the rows wrongly, :func:`~embcompare.experiments.sides.wrong_order`, and compare again."""
+        draws = self.settings.null_draws
         if not draws:
             return None
         generator = np.random.default_rng([self.settings.seed, 2])
-        everything, one_a_row = np.arange(n), len(self.names) == n
+        everything = np.arange(len(self.pair.rows))
         matrices = []
         for draw in range(draws):
-            order = generator.permutation(n) if one_a_row else np.roll(everything, _shift(generator, n))
+            order = wrong_order(generator, self.pair.items)
             matrices.append(self._matrix(everything, order, f"wrong pairing {draw + 1} of {draws}").values)
             self.context.report(self.done, self.matrices, f"wrong pairing {draw + 1} of {draws}")
         return np.stack(matrices)
@@ -328,12 +320,6 @@ class _Run:
             higher_is_closer=closer,
             notices=tuple(self.notices),
         )
-
-
-def _shift(generator: np.random.Generator, n: int) -> int:
-    """Draw how far the text is moved round: at least a tenth of it, so that no row comes near its own partner."""
-    least = max(1, n // 10)
-    return int(generator.integers(least, max(least + 1, n - least)))
 
 
 def _closest(values: np.ndarray, higher_is_closer: bool) -> np.ndarray:

@@ -91,23 +91,48 @@ class Pair:
     rows: np.ndarray
     """(n,) int64: which of all paired rows these are, before ``max_rows`` cut them down."""
     notices: tuple[str, ...]
+    spans: np.ndarray | None = None
+    """(n, 2) int64, for rows that are words or tokens: where in the sentence they stand, -1 where it is not known."""
+    tokens: np.ndarray | None = None
+    """(n,) int64, for rows that are tokens: which one, in the vocabulary of A."""
+    names: tuple[str, ...] = ()
+    """What each row is called, where both sides are given vectors and there is no text."""
 
 
-def read_pair(settings: SideSettings, context: Context, *, shared: bool = False) -> Pair:
+Only = tuple[int, int]
+"""One layer of A and one of B."""
+
+
+def check_coordinates(settings: SideSettings) -> None:
+    """Raise :class:`SettingsError` for what goes with the other space only."""
+    if settings.standardise and settings.space == "embedding":
+        raise SettingsError(
+            "Standardising scales features, and embedding space has none of its own; turn it off or choose "
+            "feature space."
+        )
+    if settings.final_norm and settings.space == "feature":
+        raise SettingsError(
+            "The final norm belongs to reading through the vocabulary; turn it off or choose embedding space."
+        )
+
+
+def read_pair(settings: SideSettings, context: Context, *, shared: bool = False, only: Only | None = None) -> Pair:
     """Capture or read both sides, pair their rows, cut them to ``max_rows``, and bring them into the space.
 
     ``shared=True`` asks for coordinates that both sides share, as a token-wise cosine needs; otherwise each side is in
-    own coordinates that keep its norms and inner products, which is all that the other measures read.
+    own coordinates that keep its norms and inner products, which is all that the other measures read. ``only`` names
+    one layer of A and one of B to read instead of all; :class:`SettingsError` where there is no such layer.
     """
     given = [name.startswith(VECTORS) for name in (settings.model_a, settings.model_b)]
     if all(given):
-        return _both_given(settings, context, shared)
+        return _both_given(settings, context, shared, only)
     if any(given):
-        return _one_given(settings, context, shared, a_given=given[0])
+        return _one_given(settings, context, shared, only, a_given=given[0])
     with context.lease(settings.model_a) as a, context.lease(settings.model_b) as b:
+        _require_layers((a, b), only)
         corpus = context.corpus(settings.corpus)
         states_a, states_b = (_captured(model, corpus, settings, context) for model in (a, b))
-        pair = _paired(settings, corpus, states_a, states_b)
+        pair = _paired(settings, corpus, states_a, states_b, only)
         if settings.space == "feature":
             return _finished(settings, pair)
         space, notes = open_space(settings, a, b, context.device)
@@ -127,7 +152,41 @@ def _captured(model: LoadedModel, corpus: Corpus, settings: SideSettings, contex
     return capture(model, corpus, pooling=kind, folder=context.states, progress=progress)  # type: ignore[arg-type]
 
 
-def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenStates) -> Pair:
+def wrong_order(generator: np.random.Generator, items: np.ndarray) -> np.ndarray:
+    """Return an order of rows, (n,) int64, that pairs them wrongly: what chance is measured with.
+
+    Where each row is an item of its own the rows are permuted. Rows within sentences are moved round the whole text by
+    at least a tenth of it: this keeps what neighbouring rows have in common, which a permutation would destroy and so
+    make chance look narrower than it is.
+    """
+    n = len(items)
+    if len(np.unique(items)) == n:
+        return generator.permutation(n)
+    least = max(1, n // 10)
+    return np.roll(np.arange(n), int(generator.integers(least, max(least + 1, n - least))))
+
+
+def _require_layers(sides: tuple[LoadedModel | Vectors, LoadedModel | Vectors], only: Only | None) -> None:
+    """Say now, before anything is captured, that a layer asked for does not exist."""
+    from embcompare.activations.forward import stack_of
+    from embcompare.text.uploads import Vectors
+
+    for side, which, layer in zip(sides, "AB", only or (), strict=False):
+        if isinstance(side, Vectors):
+            if layer:
+                raise SettingsError(f"Side {which} ({side.name}) has no layer {layer}; given vectors are layer 0.")
+            continue
+        last = len(stack_of(side).blocks)
+        if layer > last:
+            raise SettingsError(
+                f"Model {which} ({side.spec.label}) has no layer {layer}; its layers are 0, the embedding output, to "
+                f"{last}, after the last block."
+            )
+
+
+def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenStates, only: Only | None = None) -> Pair:
+    spans = tokens = None
+    wanted = _wanted(a, only, 0), _wanted(b, only, 1)
     notices = [f"{s.label}: {notice}" for s in (a, b) for notice in s.notices]
     how = settings.pooling
     if how == "token":
@@ -141,7 +200,9 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
             )
         items = a.index.sentence
         rows = _chosen(items, settings)
-        layers = [[s.layer(k)[rows] for k in s.layers] for s in (a, b)]
+        layers = [[s.layer(k)[rows] for k in own] for s, own in zip((a, b), wanted, strict=True)]
+        spans = np.stack([a.index.start, a.index.end], axis=1)[rows].astype(np.int64)
+        tokens = a.index.token[rows].astype(np.int64)
     elif how == "word":
         from embcompare.text.words import align_words
 
@@ -150,19 +211,27 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
         items = aligned.a.sentence
         rows = _chosen(items, settings)
         words = (aligned.a.only(rows), aligned.b.only(rows))
-        layers = [[s.words(k, w) for k in s.layers] for s, w in zip((a, b), words, strict=True)]
+        layers = [[s.words(k, w) for k in own] for s, w, own in zip((a, b), words, wanted, strict=True)]
+        spans = np.stack([words[0].start, words[0].end], axis=1)
     else:
         whole = np.isfinite(a.pooled(0, how)).all(1) & np.isfinite(b.pooled(0, how)).all(1)  # type: ignore[arg-type]
         items = np.flatnonzero(whole)
         rows = _chosen(items, settings)
-        layers = [[s.pooled(k, how)[items[rows]] for k in s.layers] for s in (a, b)]  # type: ignore[arg-type]
+        layers = [
+            [s.pooled(k, how)[items[rows]] for k in own]  # type: ignore[arg-type]
+            for s, own in zip((a, b), wanted, strict=True)
+        ]
     if len(rows) < len(items):
         notices.append(f"{len(rows):,} of {len(items):,} rows were drawn, whole sentences at a time.")
     sides = [
-        Side(s.label, own, tuple(s.layer_label(k) for k in s.layers), s.width)
-        for s, own in zip((a, b), layers, strict=True)
+        Side(s.label, own, tuple(s.layer_label(k) for k in numbers), s.width)
+        for s, own, numbers in zip((a, b), layers, wanted, strict=True)
     ]
-    return Pair(sides[0], sides[1], np.asarray(items)[rows], rows, tuple(dict.fromkeys(notices)))
+    return Pair(sides[0], sides[1], np.asarray(items)[rows], rows, tuple(dict.fromkeys(notices)), spans, tokens)
+
+
+def _wanted(states: HiddenStates, only: Only | None, side: int) -> tuple[int, ...]:
+    return states.layers if only is None else (only[side],)
 
 
 def _chosen(items: np.ndarray, settings: SideSettings) -> np.ndarray:
@@ -177,19 +246,23 @@ def _chosen(items: np.ndarray, settings: SideSettings) -> np.ndarray:
     return np.flatnonzero(np.isin(items, names[order[taken]]))
 
 
-def _both_given(settings: SideSettings, context: Context, shared: bool) -> Pair:
+def _both_given(settings: SideSettings, context: Context, shared: bool, only: Only | None) -> Pair:
     from embcompare.text.uploads import pair_vectors
 
     a, b = context.vectors(settings.model_a), context.vectors(settings.model_b)
     _feature_space_only(settings, shared, a.values.shape[1] == b.values.shape[1])
+    _require_layers((a, b), only)
     pairing = pair_vectors(a, b, settings.pairing)
     rows = _chosen(np.arange(len(pairing)), settings)
     sides = [_given_side(v, at[rows]) for v, at in ((a, pairing.rows_a), (b, pairing.rows_b))]
     notices = (pairing.sentence(), *a.notices, *b.notices)
-    return _finished(settings, Pair(sides[0], sides[1], rows, rows, tuple(dict.fromkeys(notices))))
+    named, at = (b, pairing.rows_b) if b.ids and not a.ids else (a, pairing.rows_a)
+    names = tuple(named.ids[k] if named.ids else f"row {k}" for k in at[rows].tolist())
+    pair = Pair(sides[0], sides[1], rows, rows, tuple(dict.fromkeys(notices)), names=names)
+    return _finished(settings, pair)
 
 
-def _one_given(settings: SideSettings, context: Context, shared: bool, *, a_given: bool) -> Pair:
+def _one_given(settings: SideSettings, context: Context, shared: bool, only: Only | None, *, a_given: bool) -> Pair:
     if settings.pooling in ("token", "word"):
         raise SettingsError(
             "A file of vectors has one row a sentence, so the model must too: choose pooling mean, last or cls."
@@ -197,6 +270,7 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, *, a_give
     _feature_space_only(settings, shared, False)
     given = context.vectors(settings.model_a if a_given else settings.model_b)
     with context.lease(settings.model_b if a_given else settings.model_a) as model:
+        _require_layers((given, model) if a_given else (model, given), only)
         corpus = context.corpus(settings.corpus)
         states = _captured(model, corpus, settings, context)
     if len(given) != len(corpus):
@@ -207,8 +281,9 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, *, a_give
     how = settings.pooling
     items = np.flatnonzero(np.isfinite(states.pooled(0, how)).all(1))  # type: ignore[arg-type]
     rows = _chosen(items, settings)
-    layers = [states.pooled(k, how)[items[rows]] for k in states.layers]  # type: ignore[arg-type]
-    own = Side(states.label, layers, tuple(states.layer_label(k) for k in states.layers), states.width)
+    wanted = _wanted(states, only, int(a_given))
+    layers = [states.pooled(k, how)[items[rows]] for k in wanted]  # type: ignore[arg-type]
+    own = Side(states.label, layers, tuple(states.layer_label(k) for k in wanted), states.width)
     other = _given_side(given, items[rows])
     notices = (*(f"{states.label}: {n}" for n in states.notices), *given.notices)
     sides = (other, own) if a_given else (own, other)

@@ -2,40 +2,70 @@
 
 A pair of layers needs ‖XᵀY‖² only (see :mod:`embcompare.measures.cka`), and a layer its own term once. Two ways lead
 there, and the cheaper is taken: *features*, one product of each layer of A with all layers of B side by side,
-(p, n) × (n, Σq); or *samples*, the upper triangle of each layer's n × n kernel by blocks of rows, whose entries are
-then multiplied across layers. Products run in float32 on the device (in float64 where there are few), on features
-that were centred and scaled in float64, and their sums are added in float64. What outweighs the rest is computed in
-float64 altogether, for its rounding would not average out: the entries of XᵀY that outlier dimensions make, and the
-kernel's rows of heavy samples, such as a first token that attention rests on. Such samples also stay out of the centre:
-all other rows would be made similar by it, only to be told apart again by the estimator, which does not see a shift.
+(p, n) × (n, Σq), and of its own symmetric one little more than the upper half; or *samples*, the upper triangle of
+each layer's n × n kernel by blocks of rows, whose entries are then multiplied across layers. Products run in float32
+on the device (in float64 where there are few), on features that were centred and scaled in float64, and their sums
+are added in float64. What outweighs the rest is computed in float64 altogether, for its rounding would not average
+out: the entries of XᵀY that outlier dimensions make, and the kernel's rows of heavy samples, such as a first token
+that attention rests on. Such samples also stay out of the centre: all other rows would be made similar by it, only to
+be told apart again by the estimator, which does not see a shift.
+
+All that is no product goes over a layer by blocks of rows that stay in the cache: first for its mean and norms, which
+tell the heavy samples, then for the features themselves, rounded once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embcompare.errors import SettingsError
 from embcompare.measures.cka import NO_STRUCTURE, VANISHING, least_samples
-from embcompare.measures.declaration import BadInput, UndefinedMeasure, as_matrix
+from embcompare.measures.declaration import BadInput, Matrix, UndefinedMeasure, as_matrix
 from embcompare.measures.matrix import LayerMatrix
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 KERNEL_BYTES = 256 * 2**20
 # Below this many operations float64 costs nothing that anybody would notice.
 SMALL_WORK = 1e10
-# A sample with more than this many times the mean squared norm is heavy; the heaviest so many are treated apart.
-HEAVY_SAMPLE, MOST_HEAVY = 64.0, 64
+# A sample with more than this many times the mean squared norm is heavy, or with that share of all of them; the
+# heaviest so many are treated apart.
+HEAVY_SAMPLE, HEAVY_SHARE, MOST_HEAVY = 64.0, 1 / 8, 64
 # An entry of XᵀY with more than this share of ‖XᵀY‖² is computed again in float64.
 HEAVY_ENTRY = 1 / 256
 KERNEL_COLUMNS = 512
+# Entries of a layer that are read at a time; in float64 they take 2 MB, which a processor's cache holds.
+BLOCK_ENTRIES = 2**18
+# Columns of a layer's own product at a time; what lies left of the diagonal block is not computed.
+OWN_COLUMNS = 256
+# Numbers that large or small are divided by the largest, lest their squares leave float64's range.
+FAR = 1e100
 # What a kernel entry costs beyond its products, in the measured time of both ways.
 SAMPLES_PENALTY = 1.5
+
+
+@dataclass
+class _Moments:
+    """What one layer's features are made with: (x / ``divisor`` - ``centre``) / ``scale``, of mean square 1.
+
+    ``squares`` (n,) are the rows' squared norms about the centre.
+    """
+
+    divisor: float
+    centre: Matrix
+    scale: float
+    squares: Matrix
 
 
 @dataclass
@@ -94,13 +124,15 @@ def cka_matrix(
         return LayerMatrix.undefined(shape, str(reason))
     widths_a, widths_b = _widths(layers_a), _widths(layers_b)
     by_features, by_samples = _work(widths_a, widths_b, n, layers_b is layers_a)
+    if dtype not in (None, torch.float32, torch.float64):
+        raise SettingsError(f"dtype is torch.float32 or torch.float64; got {dtype}.")
     if dtype is None:
         dtype = torch.float64 if min(by_features, by_samples) < SMALL_WORK else torch.float32
-    a = _prepare(layers_a, widths_a, n, dtype, device)
-    b = a if layers_b is layers_a else _prepare(layers_b, widths_b, n, dtype, device)
-    heavy = _heavy_samples(a, b)
-    for layers in (a,) if a is b else (a, b):
-        _set_apart(layers, heavy)
+    read_a, reasons_a = _read(layers_a)
+    read_b, reasons_b = (read_a, reasons_a) if layers_b is layers_a else _read(layers_b)
+    heavy = _heavy_samples([*read_a.values(), *read_b.values()], n)
+    a = _prepare(layers_a, read_a, reasons_a, heavy, dtype, device)
+    b = a if layers_b is layers_a else _prepare(layers_b, read_b, reasons_b, heavy, dtype, device)
     tell = progress or (lambda share: None)
     if side == "auto":
         side = "features" if by_features < SAMPLES_PENALTY * by_samples else "samples"
@@ -136,80 +168,136 @@ def _widths(layers: Sequence[Any]) -> list[int]:
 
 def _work(widths_a: list[int], widths_b: list[int], n: int, same: bool) -> tuple[float, float]:
     """Operations that the features' and the samples' way take."""
-    own = sum(w * w for w in widths_a) + (0 if same else sum(w * w for w in widths_b))
+    own = sum(w * (w + min(w, OWN_COLUMNS)) / 2 for w in (*widths_a, *(() if same else widths_b)))
     cross = sum(widths_a) * sum(widths_b) / (2 if same else 1)
     width = sum(widths_a) + (0 if same else sum(widths_b))
     return 2.0 * n * (own + cross), 1.0 * n * n * width
 
 
-def _prepare(
-    layers: Sequence[Any], widths: list[int], n: int, dtype: torch.dtype, device: str | torch.device
-) -> _Layers:
-    features = torch.empty(n, sum(widths), dtype=dtype, device=device)
-    offsets, defined, reasons = [0], [], {}
-    for index, layer in enumerate(layers):
+def _each(work: Callable[[_Item], _Made], items: Sequence[_Item]) -> list[_Made]:
+    """Do layers side by side, one to a thread: threads that share each block wait for the slowest after every block."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return list(pool.map(work, items))
+
+
+def _stored(layer: Any) -> np.ndarray:
+    """Return a layer as it is stored, where it is stored if that can be."""
+    if isinstance(layer, Tensor):
+        layer = layer.detach().cpu()
+        layer = (layer.float() if layer.dtype is torch.bfloat16 else layer).numpy()
+    array = np.asarray(layer)
+    return array if array.dtype.kind in "fiub" and array.dtype.itemsize <= 8 else as_matrix(array, "A layer")
+
+
+def _blocks(x: np.ndarray, divisor: float = 1.0, centre: Any = 0.0) -> Iterator[tuple[slice, Matrix]]:
+    """Yield rows of (n, p) and their x / divisor - centre in float64, in a place that the next block overwrites."""
+    rows = max(1, BLOCK_ENTRIES // max(1, x.shape[1]))
+    place = np.empty((min(rows, len(x)), x.shape[1]))
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        values = place[: len(part)]
+        if divisor != 1.0:
+            part = np.divide(part, divisor, out=values)
+        np.subtract(part, centre, out=values)
+        yield slice(start, start + len(part)), values
+
+
+def _read(layers: Sequence[Any]) -> tuple[dict[int, _Moments], dict[int, str]]:
+    """Return the moments of the layers that have a value, and the reasons of the others."""
+
+    def one(layer: Any) -> _Moments | str:
         try:
-            moved = _centre(layer, device)
+            return _moments(_stored(layer))
         except UndefinedMeasure as reason:
-            reasons[index] = str(reason)
-            continue
-        part = features[:, offsets[-1] : offsets[-1] + moved.shape[1]]
-        part.copy_(moved)
-        offsets.append(offsets[-1] + moved.shape[1])
-        defined.append(index)
-    none = torch.empty(len(defined), n, dtype=torch.float64, device=device)
-    return _Layers(features[:, : offsets[-1]], offsets, defined, reasons, none, none.clone(), none, none[:, None])
+            return str(reason)
+
+    found = _each(one, layers)
+    defined = {index: made for index, made in enumerate(found) if isinstance(made, _Moments)}
+    return defined, {index: made for index, made in enumerate(found) if isinstance(made, str)}
 
 
-def _heavy_samples(*models: _Layers) -> Tensor:
-    """Return the samples whose vector outweighs the others in some layer, the heaviest first if there are many."""
-    n = models[0].features.shape[0]
-    shares = torch.zeros(n, dtype=torch.float64, device=models[0].features.device)
-    for layers in models:
-        for index in range(len(layers)):
-            squares = torch.einsum("ij,ij->i", layers.layer(index), layers.layer(index)).double()
-            shares = torch.maximum(shares, squares / squares.mean())
-    heaviest, order = shares.sort(descending=True)
-    return order[heaviest > HEAVY_SAMPLE][:MOST_HEAVY]
-
-
-def _set_apart(layers: _Layers, heavy: Tensor) -> None:
-    """Take the heavy samples out of the features, with all that the estimator needs of them, in float64."""
-    n = layers.features.shape[0]
-    light = torch.ones(n, dtype=torch.bool, device=heavy.device)
-    light[heavy] = False
-    layers.heavy = torch.empty(len(layers), len(heavy), n, dtype=torch.float64, device=heavy.device)
-    for index in range(len(layers)):
-        part = layers.layer(index)
-        if len(heavy):
-            part -= part[light].mean(0, dtype=torch.float64).to(part.dtype)
-        # of the rounded features, so that what the estimator takes out is what went in
-        exact = part.double()
-        layers.squares[index] = exact.square().sum(1)
-        layers.sums[index] = exact @ exact.sum(0)
-        kernel = exact[heavy] @ exact.T
-        # pairs of two heavy samples are met from both sides, and a sample with itself does not count
-        kernel[:, heavy] *= math.sqrt(0.5)
-        kernel[torch.arange(len(heavy), device=heavy.device), heavy] = 0
-        layers.heavy[index] = kernel
-        part[heavy] = 0
-    layers.light = layers.squares * light
-
-
-def _centre(layer: Any, device: str | torch.device) -> Tensor:
-    """Centre in float64 and scale to a mean square of 1, so that no scale of the input can overflow float32."""
-    x = layer.detach() if isinstance(layer, Tensor) else torch.tensor(np.asarray(layer))
-    x = x.to(device).double()
-    largest = x.abs().max() if x.numel() else torch.zeros(())
-    if not torch.isfinite(largest):
-        as_matrix(layer, "A layer")
-    if largest > 0:
-        x = x / largest
-    x = x - x.mean(0)
-    scale = x.square().mean().sqrt() if x.numel() else torch.zeros(())
-    if scale <= 8 * torch.finfo(torch.float64).eps:
+def _moments(x: np.ndarray) -> _Moments:
+    """Find a layer's mean, and the scale that gives it a mean square of 1 and that no scale of the input can upset."""
+    n, p = x.shape
+    ends = [float(x.min()), float(x.max())] if x.size else [0.0]
+    if not all(map(math.isfinite, ends)):
+        as_matrix(x, "A layer")
+    largest = max(map(abs, ends))
+    divisor = largest if largest > FAR or 0 < largest < 1 / FAR else 1.0
+    squares = np.zeros(n)
+    if not all((x[k : k + 1024] == x[0]).all() for k in range(0, n, 1024)):
+        centre = sum((values.sum(axis=0) for _, values in _blocks(x, divisor)), np.zeros(p)) / n
+        for rows, values in _blocks(x, divisor, centre):
+            np.einsum("ij,ij->i", values, values, out=squares[rows])
+    scale = math.sqrt(squares.sum() / max(1, x.size))
+    if scale <= 8 * np.finfo(np.float64).eps * largest / divisor:
         raise UndefinedMeasure("the layer is constant: all samples have the same vector.")
-    return x / scale
+    return _Moments(divisor, centre, scale, squares)
+
+
+def _heavy_samples(moments: Sequence[_Moments], n: int) -> NDArray[np.intp]:
+    """Return the samples whose vector outweighs the others in some layer, the heaviest first if there are many."""
+    shares = np.zeros(n)
+    for layer in moments:
+        np.maximum(shares, layer.squares / layer.squares.mean(), out=shares)
+    order = np.argsort(-shares, kind="stable")[: min(MOST_HEAVY, n // 4)]
+    return np.asarray(order[shares[order] > min(HEAVY_SAMPLE, n * HEAVY_SHARE)])
+
+
+def _prepare(
+    layers: Sequence[Any],
+    moments: dict[int, _Moments],
+    reasons: dict[int, str],
+    heavy: NDArray[np.intp],
+    dtype: torch.dtype,
+    device: str | torch.device,
+) -> _Layers:
+    """Write the features, the heavy samples taken out, with all that the estimator needs of them, in float64."""
+    n, defined = len(layers[0]), list(moments)
+    offsets = [0, *accumulate(len(layer.centre) for layer in moments.values())]
+    features = np.empty((n, offsets[-1]), np.float64 if dtype is torch.float64 else np.float32)
+    squares, sums = np.empty((2, len(defined), n))
+    kernels = np.empty((len(defined), len(heavy), n))
+
+    def write(at: int) -> None:
+        part, layer = features[:, offsets[at] : offsets[at + 1]], moments[defined[at]]
+        total = _write(part, _stored(layers[defined[at]]), layer, heavy, squares[at])
+        left = part[heavy].astype(np.float64)
+        for rows, exact in _blocks(part):
+            np.einsum("ij,j->i", exact, total, out=sums[at, rows])
+            if len(heavy):
+                np.matmul(left, exact.T, out=kernels[at, :, rows])
+        part[heavy] = 0
+
+    _each(write, range(len(defined)))
+    # pairs of two heavy samples are met from both sides, and a sample with itself does not count
+    kernels[:, :, heavy] *= math.sqrt(0.5)
+    kernels[:, np.arange(len(heavy)), heavy] = 0
+    light = squares.copy()
+    light[:, heavy] = 0
+    moved, *terms = (torch.from_numpy(array).to(device) for array in (features, squares, sums, light, kernels))
+    return _Layers(moved, offsets, defined, reasons, *terms)
+
+
+def _write(part: np.ndarray, x: np.ndarray, layer: _Moments, heavy: NDArray[np.intp], squares: Matrix) -> Matrix:
+    """Fill a layer's features (n, p), centred on the light samples, and their squared norms; return their sum (p,).
+
+    Both are of the rounded features, so that what the estimator takes out is what went in.
+    """
+    centre = layer.centre
+    if len(heavy):
+        light = np.ones(len(x), dtype=bool)
+        light[heavy] = False
+        parts = (values[light[rows]].sum(axis=0) for rows, values in _blocks(x, layer.divisor, centre))
+        centre = centre + sum(parts, np.zeros_like(centre)) / (len(x) - len(heavy))
+    total = np.zeros_like(centre)
+    for rows, values in _blocks(x, layer.divisor, centre):
+        values *= 1 / layer.scale
+        part[rows] = values
+        values[...] = part[rows]
+        total += values.sum(axis=0)
+        np.einsum("ij,ij->i", values, values, out=squares[rows])
+    return total
 
 
 def _estimate(apart: Tensor, a: _Layers, b: _Layers, debiased: bool) -> Tensor:
@@ -225,13 +313,29 @@ def _estimate(apart: Tensor, a: _Layers, b: _Layers, debiased: bool) -> Tensor:
 
 def _square(product: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return ‖xᵀy‖² in float64 from the product in the working precision, its heavy entries computed again."""
-    squared = product.square()
-    total = squared.sum(dtype=torch.float64)
+    total: Tensor = torch.linalg.vector_norm(product, dtype=torch.float64).square()
     if product.dtype is torch.float64:
         return total
-    rows, columns = torch.nonzero(squared > HEAVY_ENTRY * total, as_tuple=True)
+    limit = total * HEAVY_ENTRY
+    if torch.stack(product.aminmax()).double().square().max() <= limit:
+        return total
+    rows, columns = torch.nonzero(product.square() > limit, as_tuple=True)
     exact = (x[:, rows].double() * y[:, columns].double()).sum(0)
-    return total + exact.square().sum() - squared[rows, columns].sum(dtype=torch.float64)
+    total += exact.square().sum() - product[rows, columns].double().square().sum()
+    return total
+
+
+def _own(x: Tensor) -> Tensor:
+    """Return ‖xᵀx‖² in float64, from the upper half of the product by blocks of columns."""
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for start in range(0, x.shape[1], OWN_COLUMNS):
+        left, rest = x[:, start : start + OWN_COLUMNS], x[:, start + OWN_COLUMNS :]
+        product = left.T @ x[:, start:]
+        width = left.shape[1]
+        total += _square(product[:, :width], left, left)
+        if rest.shape[1]:
+            total += 2 * _square(product[:, width:], left, rest)
+    return total
 
 
 def _by_features(a: _Layers, b: _Layers, tell: Callable[[float], None]) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,22 +343,22 @@ def _by_features(a: _Layers, b: _Layers, tell: Callable[[float], None]) -> tuple
     same = a is b
     cross = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.features.device)
     own_a, own_b = (torch.zeros(len(m), dtype=torch.float64, device=m.features.device) for m in (a, b))
+    place = a.features.new_empty(max(a.widths, default=0), b.offsets[-1])
     for i in range(len(a)):
         x = a.layer(i)
         first = i if same else 0
         start = b.offsets[first]
-        product = x.T @ b.features[:, start : b.offsets[-1]]
+        product = torch.mm(x.T, b.features[:, start:], out=place[: x.shape[1], start:])
         for j in range(first, len(b)):
             cross[i, j] = _square(product[:, b.offsets[j] - start : b.offsets[j + 1] - start], x, b.layer(j))
         if same:
             cross[i:, i] = cross[i, i:].clone()
             own_a[i] = cross[i, i]
         else:
-            own_a[i] = _square(x.T @ x, x, x)
+            own_a[i] = _own(x)
         tell((i + 1) / (len(a) + (0 if same else 1)))
     for j in range(0 if same else len(b)):
-        y = b.layer(j)
-        own_b[j] = _square(y.T @ y, y, y)
+        own_b[j] = _own(b.layer(j))
     tell(1.0)
     own_a -= a.light.square().sum(1)
     own_b = own_a if same else own_b - b.light.square().sum(1)
@@ -278,7 +382,7 @@ def _by_samples(a: _Layers, b: _Layers, tell: Callable[[float], None]) -> tuple[
                 x, kernel = m.layer(index)[start:], kernels[index, :height, :width]
                 torch.mm(x[:height], x.T, out=kernel)
                 kernel[:, :height].triu_(1)
-                own[index] += 2 * kernel.square().sum(dtype=torch.float64)
+                own[index] += 2 * torch.linalg.vector_norm(kernel, dtype=torch.float64).square()
         for column in range(0, width, KERNEL_COLUMNS):
             part = slice(column, min(column + KERNEL_COLUMNS, width))
             left = kernels_a[:, :height, part].transpose(0, 1)

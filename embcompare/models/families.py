@@ -307,9 +307,23 @@ _T5_ENCODER = dataclasses.replace(
 )
 
 
+def architecture(config: Config) -> str:
+    """Return the class name the config asks for; empty where it names none, or anything but a text."""
+    names = getattr(config, "architectures", None)
+    first = names[0] if isinstance(names, list | tuple) and names else names
+    return first if isinstance(first, str) else ""
+
+
+def has_head(config: Config) -> bool:
+    """Say whether the class the config asks for ends in a linear head over the vocabulary."""
+    name = architecture(config)
+    heads = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "DoubleHeadsModel")
+    return name.endswith(heads) or (name.endswith("ForPreTraining") and not name.startswith("Electra"))
+
+
 def family_of(config: Config) -> Family | None:
     """Return the entry for a configuration, or None where the family is not known."""
-    if (getattr(config, "architectures", None) or [""])[0] in ("T5EncoderModel", "MT5EncoderModel"):
+    if architecture(config) in ("T5EncoderModel", "MT5EncoderModel"):
         return _T5_ENCODER
     return FAMILIES.get(config.model_type)
 

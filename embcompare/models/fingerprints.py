@@ -6,6 +6,7 @@ import hashlib
 import threading
 from pathlib import Path
 
+from embcompare.errors import ModelDamaged
 from embcompare.models import hub, policy
 from embcompare.models.spec import ModelSpec
 
@@ -38,6 +39,16 @@ def stamp(folder: Path, label: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def _digest(path: Path) -> str:
+    try:
+        return _read_digest(path)
+    except OSError as error:
+        raise ModelDamaged(
+            f"{path.parent.name} has a {path.name} that cannot be read ({policy.why(error)}); check its permissions, "
+            "or fetch it again."
+        ) from error
+
+
+def _read_digest(path: Path) -> str:
     stat = path.stat()
     key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
     with _lock:

@@ -23,6 +23,7 @@ from embcompare.models.spec import ModelSpec
 _REACH_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
 _SHARD = re.compile(r"^model(-\d+-of-\d+)?\.safetensors$")
+_SHOWN = 80
 _SMALL = ("config.json", policy.INDEX, *policy.TOKENIZER_FILES)
 
 
@@ -86,11 +87,11 @@ def find_model(spec: ModelSpec, check: Callable[[Path, int], None] | None = None
 
 def _local(spec: ModelSpec) -> Path:
     if spec.kind == "folder":
-        if not Path(spec.name).is_dir():
-            raise ModelNotFound(f"There is no folder {spec.name}; check the path.")
+        policy.check_folder(Path(spec.name))
         return Path(spec.name)
     if spec.name not in demo.NAMES:
-        raise ModelNotFound(f"There is no demo model '{spec.name}'{_closest(spec.name, list(demo.NAMES))}")
+        typed = f"demo/{spec.name}" if len(spec.name) <= _SHOWN else f"demo/{spec.name[:_SHOWN]}…"
+        raise ModelNotFound(f"There is no demo model '{typed}'{_closest(spec.name, list(demo.NAMES))}")
     return demo.weights_folder(spec.name)
 
 
@@ -151,8 +152,9 @@ def _proxy(endpoint: str) -> str | None:
 
 def _absent(spec: ModelSpec, why: str) -> ModelNotFound:
     hints = []
-    if not policy.hosted() and Path(spec.name).is_dir():
-        hints.append(f"to read the folder of that name write ./{spec.name}")
+    if not policy.hosted() and os.path.exists(spec.name):
+        kind = "folder" if os.path.isdir(spec.name) else "file"
+        hints.append(f"to read the {kind} of that name write ./{spec.name}")
     close = difflib.get_close_matches(spec.name.rpartition("/")[2], demo.NAMES, n=2, cutoff=0.6)
     if close:
         hints.append(f"did you mean {' or '.join(f'demo/{name}' for name in close)}?")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
 from embcompare.errors import ModelDamaged, ModelNotFound, ModelRefused
+from embcompare.models.configs import shown
 from embcompare.models.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
@@ -36,7 +38,8 @@ _VOCABULARIES = tuple(
 )
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _LARGEST_JSON = 32 * 2**20
-_MOST_LAYERS = 10_000
+_LONGEST_NAME = 200
+_VECTORS = (".npy", ".npz", ".safetensors", ".parquet")
 
 
 def hosted() -> bool:
@@ -73,17 +76,100 @@ def permitted(spec: ModelSpec) -> ModelSpec:
     )
 
 
-def read_json(path: Path, label: str) -> dict[str, Any]:
-    """Return a JSON object from a model's folder; ``ModelDamaged`` if it is not one."""
+def why(error: OSError) -> str:
+    """Return the operating system's reason in lower case, without the path."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ``ModelNotFound`` unless ``folder`` is a folder: absent, a file, a link to nothing, a name too long."""
+    shown = str(folder) if len(str(folder)) <= 200 else f"{str(folder)[:200]}…"
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ModelDamaged(f"{label} has a {path.name} of {path.stat().st_size:,} bytes, too large to be real.")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelDamaged(f"{label} has a {path.name} that cannot be read as JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ModelDamaged(f"{label} has a {path.name} that is not a JSON object.")
-    return content
+        mode = os.stat(folder).st_mode
+    except FileNotFoundError as error:
+        if folder.is_symlink():
+            raise ModelNotFound(f"{shown} is a link to a folder that is not there; link it anew.") from error
+        raise ModelNotFound(f"There is no folder {shown}; check the path.") from error
+    except (OSError, ValueError) as error:
+        reason = why(error) if isinstance(error, OSError) else "it holds a null character"
+        raise ModelNotFound(f"There is no folder {shown} to read ({reason}); check the path.") from error
+    if stat.S_ISDIR(mode):
+        return
+    if folder.suffix.lower() in _VECTORS:
+        raise ModelNotFound(
+            f"{shown} is a file, not a model's folder; give the folder it lies in, or, if it holds vectors, keep it "
+            "first (python -m embcompare keep FILE) and give the name that prints."
+        )
+    raise ModelNotFound(
+        f"{shown} is a file, and a model is a folder; give the folder that save_pretrained wrote, with its config.json "
+        "and model.safetensors."
+    )
+
+
+def present(path: Path, label: str) -> bool:
+    """Say whether ``path`` is a file; raise ``ModelDamaged`` if something that is no file has its name."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return False
+        problem = "is a link to a file that is not there"
+    except NotADirectoryError:
+        return False
+    except OSError as error:
+        problem = f"cannot be reached ({why(error)})"
+    else:
+        if stat.S_ISREG(mode):
+            return True
+        problem = "is a folder, not a file" if stat.S_ISDIR(mode) else "is no plain file"
+    name = path.name if len(path.name) <= 60 else f"{path.name[:60]}…"
+    raise ModelDamaged(
+        f"{label} has {_article(name)} that {problem}; put the file itself there, or fetch the model again."
+    )
+
+
+def read_json(path: Path, label: str, most: int = _LARGEST_JSON) -> dict[str, Any]:
+    """Return a JSON object from a model's folder, of ``most`` bytes; ``ModelDamaged``, with the place, otherwise."""
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= most else b""
+    except OSError as error:
+        raise ModelDamaged(
+            f"{label} has {_article(path.name)} that cannot be read ({why(error)}); check its permissions."
+        ) from error
+    content: Any = None
+    problem = f"has {size:,} bytes, too many to be real"
+    if size <= most:
+        problem, content = _parsed(data)
+    if not problem and not isinstance(content, dict):
+        kinds = {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+        problem = f"holds {kinds.get(type(content), 'a number')}, not an object of named values"
+    if problem:
+        raise ModelDamaged(f"{label} has {_article(path.name)} that {problem}; fetch it again.")
+    found: dict[str, Any] = content
+    return found
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def _parsed(data: bytes) -> tuple[str, Any]:
+    """Return what is wrong with JSON text, or nothing, and what it holds."""
+    if not data.strip():
+        return "is empty", None
+    if data.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
+        return "begins with a byte order mark, where plain UTF-8 is wanted", None
+    try:
+        return "", json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 text (byte {error.start:,} is 0x{data[error.start]:02X})", None
+    except json.JSONDecodeError as error:
+        return f"is not JSON (line {error.lineno:,}, column {error.colno:,})", None
+    except RecursionError:
+        return "is nested too deep to be real", None
+    except ValueError:
+        return "holds a number of thousands of digits", None
 
 
 def read_config(folder: Path, label: str) -> dict[str, Any]:
@@ -92,16 +178,16 @@ def read_config(folder: Path, label: str) -> dict[str, Any]:
     Raises ``ModelNotFound`` without a folder or a config, ``ModelRefused`` if loading would need code that comes
     with the model, an adapter's base model or a quantisation library, ``ModelDamaged`` if it names no family.
     """
-    if not folder.is_dir():
-        raise ModelNotFound(f"There is no folder {folder}; check the path.")
+    check_folder(folder)
     if (folder / "adapter_config.json").exists():
         raise ModelRefused(
             f"{label} holds an adapter, not a whole model; merge it into its base model and save that "
             "(merge_and_unload() in peft, then save_pretrained)."
         )
-    if not (folder / "config.json").is_file():
+    if not present(folder / "config.json", label):
+        place = str(folder) if label == folder.name else label
         raise ModelNotFound(
-            f"{label} has no config.json, so it is not a saved transformers model; "
+            f"{place} has no config.json, so it is not a saved transformers model; "
             "give the folder that save_pretrained wrote."
         )
     config = read_json(folder / "config.json", label)
@@ -109,21 +195,21 @@ def read_config(folder: Path, label: str) -> dict[str, Any]:
         raise _own_code(label)
     if config.get("quantization_config"):
         raise ModelRefused(f"{label} holds quantised weights; give the model it was made from, unquantised.")
-    for name, value in config.items():
-        # transformers builds lists of that length before anybody can look at the sizes.
-        if "layer" in name and isinstance(value, int) and value > _MOST_LAYERS:
-            raise ModelDamaged(f"{label} has a config.json whose {name} is {value:,}, which no model has.")
     if not isinstance(config.get("model_type"), str):
-        raise ModelDamaged(f"{label} has a config.json without a model_type, so its family is not known.")
+        raise ModelDamaged(
+            f"{label} has a config.json without a model_type in words, so its family is not known; fetch it again, or "
+            "write the family's name there."
+        )
     return config
 
 
 def check_tokenizer(folder: Path, label: str) -> bool:
     """Say whether the folder holds a tokenizer; raise ``ModelRefused`` if that needs code of its own."""
     settings = folder / "tokenizer_config.json"
-    if settings.is_file() and read_json(settings, label).get("auto_map"):
+    if present(settings, label) and read_json(settings, label).get("auto_map"):
         raise _own_code(label)
-    return any((folder / name).is_file() for name in _VOCABULARIES)
+    found = [name for name in _VOCABULARIES if present(folder / name, label)]
+    return bool(found)
 
 
 def weight_files(folder: Path, label: str) -> list[Path]:
@@ -132,20 +218,27 @@ def weight_files(folder: Path, label: str) -> list[Path]:
     Raises ``ModelRefused`` where there are only pickled weights, and ``ModelDamaged`` where there are none, where a
     shard is missing, or where the index points outside the folder.
     """
-    if (folder / WEIGHTS).is_file():
+    if present(folder / WEIGHTS, label):
         return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
+    if present(folder / INDEX, label):
         placed = read_json(folder / INDEX, label).get("weight_map")
         if not isinstance(placed, dict) or not placed:
-            raise ModelDamaged(f"{label} has a {INDEX} that lists no weights.")
-        names = sorted({str(name) for name in placed.values()})
+            raise ModelDamaged(f"{label} has a {INDEX} that lists no weights; fetch it again.")
+        for name in placed.values():
+            if not isinstance(name, str) or not _beside(name):
+                raise ModelRefused(
+                    f"{label} has a {INDEX} that points to {shown(name)}, which is not a file beside it; "
+                    "fetch it again."
+                )
+        names = sorted(set(placed.values()))
         for name in names:
-            if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-                raise ModelRefused(f"{label} has a {INDEX} that points to {name!r}, which is not a file beside it.")
-            if not (folder / name).is_file():
+            if not present(folder / name, label):
                 raise ModelDamaged(f"{label} lacks {name}, one of its {len(names)} weight files; download it again.")
         return [folder / name for name in names]
-    found = sorted(path.name for path in folder.iterdir())
+    try:
+        found = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise ModelNotFound(f"The folder {folder} cannot be read ({why(error)}); check its permissions.") from error
     other = [name for name in found if name.endswith(".safetensors")]
     if other:
         raise ModelDamaged(f"{label} has {other[0]} but no {WEIGHTS}, the name transformers saves under; rename it.")
@@ -155,13 +248,20 @@ def weight_files(folder: Path, label: str) -> list[Path]:
             f"{label} holds only {pickled[0]}, a format that can run code when it is read; load it once with "
             "a tool you trust and save it again with save_pretrained(folder, safe_serialization=True)."
         )
-    raise ModelDamaged(f"{label} has no weights: there is no {WEIGHTS} in its folder.")
+    raise ModelDamaged(f"{label} has no weights: there is no {WEIGHTS} in its folder; fetch it and put it there.")
+
+
+def _beside(name: str) -> bool:
+    """Say whether a name in an index is that of a plain safetensors file in the same folder."""
+    plain = Path(name).name == name and "\\" not in name and name.isprintable() and len(name) <= _LONGEST_NAME
+    return plain and name.endswith(".safetensors")
 
 
 def model_files(folder: Path, label: str) -> list[Path]:
     """Return what identifies a model: its weights, config and tokenizer files, sorted by name."""
+    read_config(folder, label)
     files = [*weight_files(folder, label), folder / "config.json"]
-    files += [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    files += [folder / name for name in TOKENIZER_FILES if present(folder / name, label)]
     return sorted(files, key=lambda path: path.name)
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from embcompare.errors import ModelDamaged, UnsupportedFamily
 from embcompare.models.anatomy import Anatomy, BlockWeights
-from embcompare.models.families import FAMILIES, Family, family_of
+from embcompare.models.configs import unknown_family
+from embcompare.models.families import Family, family_of
 from embcompare.models.layouts import attention, feed_forward, norm
 
 if TYPE_CHECKING:
@@ -28,20 +29,11 @@ def read_anatomy(module: Any, *, tokens: int | None = None, label: str = "The mo
         raise UnsupportedFamily(f"{label} cannot be read: {reason}.")
     try:
         return _Reader(module, family, label).anatomy(tokens)
-    except AttributeError as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise UnsupportedFamily(
-            f"{label} says it is of the family {module.config.model_type}, but is not built like one ({error}); "
-            f"its top-level modules are {', '.join(_top_level(module))}."
+            f"{label} says it is of the family {module.config.model_type}, but is not built like one, so its weights "
+            f"cannot be read; its top-level modules are {', '.join(_top_level(module))}."
         ) from error
-
-
-def unknown_family(label: str, model_type: str, modules: list[str] | None = None) -> str:
-    """Return the sentence that says a family is not known and which are."""
-    holds = f", whose top-level modules are {', '.join(modules)}," if modules else ""
-    return (
-        f"{label} is of the family '{model_type}'{holds} which is not one whose anatomy is known; "
-        f"known are {', '.join(sorted(FAMILIES))}."
-    )
 
 
 def stack_of(module: Any, family: Family) -> Any:

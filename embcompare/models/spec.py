@@ -20,6 +20,8 @@ _REVISION = re.compile(rf"^{_PART}(?:/{_PART})*$")
 _DEVICE = re.compile(r"^(cpu|cuda(:\d+)?)$")
 _FORMS = "write demo/NAME, a hub name such as org/name or org/name@revision, or a folder that starts with ./ or /"
 _LONGEST = 1024
+_LONGEST_HUB = 96
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,16 @@ class ModelSpec:
         if self.kind == "folder":
             if not os.path.isabs(self.name):
                 raise SettingsError(f"A model folder needs an absolute path, not {self.name!r}.")
-        elif not (_DEMO if self.kind == "demo" else _HUB).match(self.name) or ".." in self.name:
-            raise ModelNotFound(f"{self.name!r} is not a model's name; {_FORMS}.")
+        elif not (_DEMO if self.kind == "demo" else _HUB).match(self.name) or not self._plain():
+            typed = f"demo/{self.name}" if self.kind == "demo" else self.name
+            raise ModelNotFound(f"{_short(typed)} is not a model's name; {_FORMS}.")
         if self.revision is not None and (not _REVISION.match(self.revision) or ".." in self.revision):
-            raise ModelNotFound(f"{self.revision!r} is not a revision; give a branch, a tag or a commit.")
+            raise ModelNotFound(f"{_short(self.revision)} is not a revision; give a branch, a tag or a commit.")
+
+    def _plain(self) -> bool:
+        """Say whether the name keeps the hub's own rules, beyond its letters."""
+        fits = len(self.name) <= _LONGEST_HUB and "--" not in self.name and not self.name.endswith(".git")
+        return ".." not in self.name and (self.kind == "demo" or fits)
 
     @classmethod
     def parse(cls, text: str | ModelSpec, *, dtype: str = "float32", device: str = "cpu") -> ModelSpec:
@@ -65,14 +73,14 @@ class ModelSpec:
         if not text:
             raise SettingsError("The model's name is empty; give a demo model, a folder or a hub name.")
         if len(text) > _LONGEST or not text.isprintable():
-            raise ModelNotFound(f"{text[:60]!r} is not a model's name; {_FORMS}.")
+            raise ModelNotFound(f"{_short(text)} is not a model's name; {_FORMS}.")
         if text.startswith("demo/"):
             return cls("demo", text.removeprefix("demo/"), None, dtype, device)
         if os.path.isabs(text) or text in (".", "..", "~") or text.startswith(("./", "../", "~/")):
             return cls("folder", os.path.abspath(os.path.expanduser(text)), None, dtype, device)
         name, at, revision = text.partition("@")
         if at and not revision:
-            raise ModelNotFound(f"{text!r} names no revision after the @; give a branch, a tag or a commit.")
+            raise ModelNotFound(f"{_short(text)} names no revision after the @; give a branch, a tag or a commit.")
         return cls("hub", name, revision or None, dtype, device)
 
     @property
@@ -96,3 +104,8 @@ class ModelSpec:
 
     def __str__(self) -> str:
         return self.text
+
+
+def _short(text: str) -> str:
+    """Return what was typed, quoted, on one line, cut where nobody would read on."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text):,} characters)"

@@ -54,8 +54,8 @@ def _check_block(block: BlockWeights, seen: dict[str, Tensor], anatomy: Anatomy,
                 )
     except (RuntimeError, KeyError) as error:
         raise UnsupportedFamily(
-            f"{label} has a layer {block.index} whose parts do not fit together as in the family '{anatomy.family}' "
-            f"({error}), so its weights cannot be read safely."
+            f"{label} has a layer {block.index} whose parts do not fit together as in the family '{anatomy.family}', "
+            "so its weights cannot be read safely."
         ) from error
     return worst
 
@@ -149,7 +149,10 @@ def _observe(module: Any, anatomy: Anatomy, label: str) -> dict[str, Tensor]:
         try:
             base(**given)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-            raise ModelDamaged(f"{label} was loaded but does not run: {str(error).splitlines()[0]}.") from error
+            raise ModelDamaged(
+                f"{label} was loaded but does not run on four tokens ({type(error).__name__} in its forward pass); its "
+                "config.json does not go with its weights, so fetch both again."
+            ) from error
     return {key: value.reshape(-1, value.shape[-1]) for key, value in seen.items()}
 
 

@@ -17,11 +17,10 @@ from embcompare.ui.page import plain
 
 if TYPE_CHECKING:
     from embcompare.experiments.estimate import Estimate
+    from embcompare.experiments.representations import RepresentationSimilarityResult
     from embcompare.models import ModelInfo
 
 PAGE, SLOT = "parameters", "alignment"
-QUICK_SECONDS = 20.0
-"""A run of at most this long starts by itself when somebody arrives at a page."""
 NAMES = {
     "group": GROUPS,
     "score": {name: score.label for name, score in SCORES.items()},
@@ -88,36 +87,15 @@ def cost(wanted: ParameterAlignment, infos: tuple[ModelInfo, ModelInfo]) -> Esti
 def obtained(
     wanted: ParameterAlignment, infos: tuple[ModelInfo, ModelInfo], *, arriving: bool
 ) -> ParameterAlignmentResult | None:
-    """Return the result, or show what leads to it: the estimate and Run, the progress, or why it failed.
-
-    ``arriving`` starts a quick run without a click. A partial result is shown here, labelled as such.
-    """
-    result = runs.at_hand(wanted)
-    if isinstance(result, ParameterAlignmentResult):
-        return result
-    estimate = cost(wanted, infos)
-    if arriving and estimate.seconds <= QUICK_SECONDS and runs.job_of(wanted) is None:
-        runs.ask(wanted, SLOT)
-    above = st.container()
-    now = runs.follow(wanted, SLOT, draw=lambda partial: _draw_partial(wanted, partial))
-    if now is not None and isinstance(now.result, ParameterAlignmentResult):
-        return now.result
-    if now is None or now.finished:
-        with above.container(horizontal=True, vertical_alignment="center", gap="medium"):
-            st.button("Run", type="primary", key=f"{SLOT}.run", on_click=runs.ask, args=(wanted, SLOT))
-            st.markdown(f"Not computed yet: {estimate.sentence()} beside the two models.", width="content")
-    if now is not None and now.state == "cancelled" and now.partial is not None:
-        st.info("Cancelled. What was computed until then is below; press Run to compute it whole.")
-        _draw_partial(wanted, now.partial)
-    return None
-
-
-def _draw_partial(wanted: ParameterAlignment, partial: object) -> None:
-    if not isinstance(partial, ParameterAlignmentResult):
-        return
-    so_far = partial.provenance.get("partial", "")
-    st.markdown(f"**Partial result**{f', after {so_far} steps' if so_far else ''}")
-    picture.show(picture.compose(wanted, partial), key="partial")
+    """Return the result, or show what leads to it; ``arriving`` starts a quick run without a click."""
+    return runs.obtained(
+        wanted,
+        ParameterAlignmentResult,
+        SLOT,
+        lambda: cost(wanted, infos),
+        arriving=arriving,
+        draw=lambda partial: picture.show(picture.compose(wanted, partial), key="partial"),
+    )
 
 
 def show(wanted: ParameterAlignment, result: ParameterAlignmentResult) -> None:
@@ -146,19 +124,20 @@ def show(wanted: ParameterAlignment, result: ParameterAlignmentResult) -> None:
     _about(wanted, result)
 
 
-def views(result: ParameterAlignmentResult) -> tuple[str, str]:
+def views(result: ParameterAlignmentResult | RepresentationSimilarityResult, page: str = PAGE) -> tuple[str, str]:
     """Show how the matrices may be looked at and return the chosen view and the range of its colours."""
+    view_key, range_key = (links.key(page, name) for name in ("view", "range"))
     shown = {name: label for name, label in picture.VIEWS.items() if name != "z" or result.z is not None}
-    if st.session_state.get("view") not in shown:
-        st.session_state["view"] = DEFAULTS["view"]
-    st.session_state.setdefault("range", DEFAULTS["range"])
+    if st.session_state.get(view_key) not in shown:
+        st.session_state[view_key] = DEFAULTS["view"]
+    st.session_state.setdefault(range_key, DEFAULTS["range"])
     with st.container(horizontal=True, gap="large"):
         view = st.segmented_control(
             "Show",
             list(shown),
             required=True,
             format_func=lambda name: shown[name],
-            key="view",
+            key=view_key,
             persist_state="session",
             help="Double-centred takes out what is common to a row or a column, so that a diagonal shows beside "
             "bright rows; z counts standard deviations from the null.",
@@ -170,7 +149,7 @@ def views(result: ParameterAlignmentResult) -> tuple[str, str]:
                 list(picture.RANGES),
                 required=True,
                 format_func=lambda name: picture.RANGES[name],
-                key="range",
+                key=range_key,
                 persist_state="session",
                 help="From 0 to the next round limit, or over the whole range that the score can take.",
             )

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from embcompare import export
 from embcompare.experiments.base import Result, Settings
 from embcompare.ui import words
+from embcompare.ui.page import plain
+
+if TYPE_CHECKING:
+    from embcompare.measures import Measure
 
 
-def downloads(result: Result, stem: str, key: str, pictures: dict[str, Callable[[], bytes]] | None = None) -> None:
+def downloads(result: Result, stem: str, key: str, pictures: Mapping[str, Callable[[], bytes]] | None = None) -> None:
     """Show a row of download buttons; each file is made when its button is pressed."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-").lower()[:80]
     files: dict[str, tuple[Callable[[], Any], str]] = {
@@ -63,6 +67,20 @@ def cite() -> None:
         "*Analyzing Transformers in Embedding Space*, ACL 2023. The permuted-vocabulary null is embcompare's own."
     )
     st.code(words.CITATION, language="bibtex", wrap_lines=True)
+
+
+def cite_measure(measure: Measure, space: str) -> None:
+    """Show what a measure of representations rests on, and, in embedding space, the paper that reads states so."""
+    st.markdown(
+        f"Values are {plain(measure.label)} ({plain(measure.source)}). The null of wrong pairings and the intervals "
+        "from halves of the sentences are embcompare's own."
+    )
+    if space == "embedding":
+        st.markdown(
+            "Hidden states are read in embedding space as in Dar, Geva, Gupta and Berant (2023), *Analyzing "
+            "Transformers in Embedding Space*, ACL 2023."
+        )
+        st.code(words.CITATION, language="bibtex", wrap_lines=True)
 
 
 def provenance(result: Result) -> None:

@@ -18,19 +18,21 @@ from embcompare.ui.page import plain
 if TYPE_CHECKING:
     from embcompare.experiments.parameters import ParameterAlignment
 
-SLOT = "matches"
+PAGE, SLOT = "parameters", "matches"
 
 
-def take_click(clicked: list[dict[str, Any]] | None, shape: tuple[int, int]) -> None:
+def take_click(clicked: list[dict[str, Any]] | None, shape: tuple[int, int], page: str = PAGE) -> None:
     """Turn a new click on a cell into the chosen layers; an old one, or one outside the matrix, changes nothing."""
     cell = None
     if clicked:
         cell = (int(clicked[0].get("layer_a", -1)), int(clicked[0].get("layer_b", -1)))
-    if cell == st.session_state.get("clicked"):
+    known = links.key(page, "clicked")
+    if cell == st.session_state.get(known):
         return
-    st.session_state["clicked"] = cell
+    st.session_state[known] = cell
     if cell is not None and 0 <= cell[0] < shape[0] and 0 <= cell[1] < shape[1]:
-        st.session_state["layer_a"], st.session_state["layer_b"] = map(str, cell)
+        for name, layer in zip(("layer_a", "layer_b"), cell, strict=True):
+            st.session_state[links.key(page, name)] = str(layer)
 
 
 def read(text: str) -> str:
@@ -40,26 +42,26 @@ def read(text: str) -> str:
     return text
 
 
-def chosen(shape: tuple[int, int]) -> tuple[int, int] | None:
+def chosen(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
     """Return the chosen layers; None where none is chosen or not both exist."""
-    picked = [st.session_state.get(key, "none") for key in ("layer_a", "layer_b")]
+    picked = [st.session_state.get(links.key(page, name), "none") for name in ("layer_a", "layer_b")]
     if any(value not in map(str, range(count)) for value, count in zip(picked, shape, strict=True)):
         return None
     return int(picked[0]), int(picked[1])
 
 
-def choose(shape: tuple[int, int]) -> tuple[int, int] | None:
+def choose(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
     """Show the two lists of layers and return the chosen pair; None until both are chosen."""
     columns = st.columns([1, 1, 2], gap="small")
     for column, side, count in zip(columns, "AB", shape, strict=False):
-        key = f"layer_{side.lower()}"
+        key = links.key(page, f"layer_{side.lower()}")
         options = ["none", *map(str, range(count))]
         if st.session_state.get(key) not in options:
             if st.session_state.get(key) is not None:
                 column.caption(f"There is no layer {plain(str(st.session_state[key]))}.")
             st.session_state[key] = "none"
         column.selectbox(f"Layer of {side}", options, key=key, persist_state="session", on_change=links.forget)
-    return chosen(shape)
+    return chosen(shape, page)
 
 
 def settings_of(settings: ParameterAlignment, layers: tuple[int, int]) -> ParameterMatches:

@@ -7,7 +7,7 @@ sentence about the rest.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +23,15 @@ _SAID, _PUBLISHED, _BEFORE, _WHEN = "link.said", "link.published", "link.before"
 _LAG_SECONDS = 2.0
 
 
+_SHARED = ("model_a", "model_b")
+_PLAIN = ("home", "parameters")
+
+
+def key(page: str, name: str) -> str:
+    """Return where a page keeps a value in the session: the pair is every page's, all else is its own."""
+    return name if name in _SHARED or page in _PLAIN else f"{page}.{name}"
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """Return a reader that takes one of ``allowed`` and refuses all else."""
 
@@ -36,12 +45,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 def reader(kind: type[Settings], name: str) -> Callable[[str], Any]:
     """Return a reader of one setting, which converts and checks text as the settings themselves do."""
-    needed = {item.name: "0" for item in dataclasses.fields(kind) if item.default is dataclasses.MISSING}
-
-    def read(text: str) -> Any:
-        return getattr(kind.from_dict({**needed, name: text}), name)
-
-    return read
+    return functools.partial(kind.read_option, name)
 
 
 def arrive(page: str, readers: Mapping[str, Callable[[str], Any]], defaults: Mapping[str, Any]) -> None:
@@ -60,12 +64,12 @@ def arrive(page: str, readers: Mapping[str, Callable[[str], Any]], defaults: Map
     for name, read in readers.items():
         if name in asked:
             try:
-                st.session_state[name] = read(asked[name])
+                st.session_state[key(page, name)] = read(asked[name])
                 continue
             except EmbcompareError as error:
                 faults.append(f"{name}={asked[name][:60]}: {error}")
         if name in asked or not fresh:
-            st.session_state[name] = defaults[name]
+            st.session_state[key(page, name)] = defaults[name]
     faults += [f"{name[:60]}: there is no such setting" for name in asked if name not in readers]
     st.session_state[_SAID] = (page, "; ".join(fault.rstrip(".") for fault in faults))
     _say(page)

@@ -14,8 +14,14 @@ from embcompare.ui import warm
 
 LOG = logging.getLogger("embcompare.ui")
 
-HOME, PARAMETERS, RESULTS = "app.py", "pages/1_Parameters.py", "pages/9_Results.py"
-PAGES: dict[str, str] = {HOME: "Home", PARAMETERS: "Parameters", RESULTS: "Results"}
+HOME, PARAMETERS, REPRESENTATIONS = "app.py", "pages/1_Parameters.py", "pages/2_Representations.py"
+RESULTS = "pages/9_Results.py"
+PAGES: dict[str, str] = {
+    HOME: "Home",
+    PARAMETERS: "Parameters",
+    REPRESENTATIONS: "Representations",
+    RESULTS: "Results",
+}
 """Script of each page and its label, in the order of the navigation."""
 
 # Only measure, spacing and the current page's mark; colours and type are the theme's (.streamlit/config.toml).

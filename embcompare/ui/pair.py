@@ -12,8 +12,9 @@ from embcompare.demo import SOURCES
 from embcompare.errors import EmbcompareError
 from embcompare.experiments.parameters import ParameterAlignment
 from embcompare.experiments.vectors import GROUPS, open_space, require_group
-from embcompare.models import ModelInfo, default_pool, demo_names, fingerprint, inspect_model, policy
-from embcompare.ui import links, warm
+from embcompare.models import ModelInfo, ModelSpec, default_pool, demo_names, fingerprint, inspect_model, policy
+from embcompare.shelf import digest_of
+from embcompare.ui import given, links, warm
 from embcompare.ui.page import plain
 
 DEFAULT_PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -27,26 +28,31 @@ def offered() -> list[str]:
     return [*(f"demo/{name}" for name in demo_names()), *(policy.allowed_models() if policy.hosted() else ())]
 
 
-def choose() -> tuple[str, str]:
-    """Show the two selectors and return what is chosen."""
+def choose(more: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Show the two selectors and return what is chosen; ``more`` can be chosen too, name by label."""
     left, right = st.columns(2, gap="small")
     with left:
-        a = _selector("Model A", "model_a")
+        a = selector("Model A", "model_a", more)
     with right:
-        b = _selector("Model B", "model_b")
+        b = selector("Model B", "model_b", more)
     return a, b
 
 
-def _selector(label: str, key: str) -> str:
-    options = offered()
-    chosen = str(st.session_state.setdefault(key, DEFAULT_PAIR[key]))
+def selector(label: str, key: str, more: Mapping[str, str] | None = None) -> str:
+    """Show one selector of models under the session's ``key`` and return what is chosen."""
+    more = dict(more or {})
+    options = [*offered(), *more]
+    chosen = str(st.session_state.setdefault(key, DEFAULT_PAIR[key.rpartition(".")[2]]))
     if chosen not in options:
         options.insert(0, chosen)
+        if digest_of(chosen):
+            more[chosen] = given.called(chosen)
     typed = not policy.hosted()
     return str(
         st.selectbox(
             label,
             options,
+            format_func=lambda name: more.get(name, name),
             key=key,
             persist_state="session",
             on_change=links.forget,
@@ -56,6 +62,11 @@ def _selector(label: str, key: str) -> str:
             else "This public demo runs the models on the list; on your own machine any model can be named.",
         )
     )
+
+
+def label_of(name: str) -> str:
+    """Return how a model or a user's vectors are called in pictures."""
+    return given.called(name) if digest_of(name) else ModelSpec.parse(name).label
 
 
 def read(text: str) -> str:
@@ -68,18 +79,27 @@ def read(text: str) -> str:
 def informed(names: tuple[str, str]) -> tuple[ModelInfo, ModelInfo] | None:
     """Return what both models are; None, with a sentence on the page, when one of them cannot be had."""
     warm.ready()
-    found: list[ModelInfo] = []
-    for side, name in zip("AB", names, strict=True):
-        try:
-            info = inspect_model(name)
-        except EmbcompareError as error:
-            st.error(f"Model {side}: {plain(str(error))}")
-            continue
-        if not info.supported:
-            st.error(f"Model {side}: {plain(info.reason)}")
-            continue
-        found.append(info)
-    return (found[0], found[1]) if len(found) == 2 else None
+    a, b = (informed_side(side, name) for side, name in zip("AB", names, strict=True))
+    return (a, b) if a is not None and b is not None else None
+
+
+def informed_side(side: str, name: str) -> ModelInfo | None:
+    """Return what the model of one side is; None, with a sentence on the page, when it cannot be had."""
+    if digest_of(name):
+        st.error(
+            f"Model {side}: {plain(given.called(name))} are vectors of your own, which have no parameters; choose a "
+            "model, or compare them on the page Representations."
+        )
+        return None
+    try:
+        info = inspect_model(name)
+    except EmbcompareError as error:
+        st.error(f"Model {side}: {plain(str(error))}")
+        return None
+    if not info.supported:
+        st.error(f"Model {side}: {plain(info.reason)}")
+        return None
+    return info
 
 
 def card(side: str, info: ModelInfo) -> None:

@@ -33,6 +33,7 @@ class Panel:
     agreement: DepthAgreement | None
     assigned: np.ndarray | None
     faint: np.ndarray | None
+    null: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ def compose(
     if result.null_mean is not None:
         null = depth_agreement(result.null_mean, sampled=0)
         shuffled = "vocabulary" if settings.space == "embedding" else "features"
-        spaces.append(Panel(f"Permuted {shuffled}, null", result.null_mean, null, null.pairs, None))
+        spaces.append(Panel(f"Permuted {shuffled}, null", result.null_mean, null, null.pairs, None, null=True))
     if view == "z" and z is not None:
         spaces = [Panel("Distance from the null", z, own, result.assignment, faint)]
         scale = charts.signed_scale("standard deviations from the null", [z])
     elif view == "centred":
-        spaces = [Panel(p.name, double_centred(p.matrix), p.agreement, p.assigned, p.faint) for p in spaces]
+        spaces = [Panel(p.name, double_centred(p.matrix), p.agreement, p.assigned, p.faint, p.null) for p in spaces]
         scale = charts.signed_scale(f"{score.label}, double-centred", [p.matrix for p in spaces])
     else:
         matrices = [p.matrix for p in spaces]
@@ -127,22 +128,20 @@ def show(
     return clicked
 
 
-def legend(picture: Picture, draws: int) -> str:
-    """Say what squares, crosses and grey cells mean, as far as they occur."""
+def legend(picture: Picture, draws: int, chance: str = "permutations") -> str:
+    """Say what squares, crosses and grey cells mean, as far as they occur; ``chance`` is what the null consists of."""
     parts = [f"One colour scale for {'all panels' if len(picture.panels) > 1 else 'the panel'}."]
     if any(p.assigned is not None and len(p.assigned) for p in picture.panels):
         parts.append("Squares: the one-to-one assignment of layers with the largest total score.")
     if any(p.faint is not None and p.faint.any() for p in picture.panels):
-        parts.append(f"Crosses: less than {BEYOND:g} standard deviations above the null of {draws} permutations.")
+        parts.append(f"Crosses: less than {BEYOND:g} standard deviations beyond the null of {draws} {chance}.")
     parts += [f"Dashed line: {name}, {value:.3f}." for name, value in picture.marks.items()]
     if any(np.isnan(p.matrix).any() for p in picture.panels):
         parts.append("Grey: no number.")
-    if any(p.name.startswith("Permuted") for p in picture.panels):
-        parts.append(f"The null is the mean of {draws} permutations.")
+    if any(p.null for p in picture.panels):
+        parts.append(f"The null is the mean of {draws} {chance}.")
     if picture.scale.title.startswith("standard deviations"):
-        parts.append(
-            f"The standard deviation comes from {draws} permutations: read z as near or far, not cell by cell."
-        )
+        parts.append(f"The standard deviation comes from {draws} {chance}: read z as near or far, not cell by cell.")
     return " ".join(parts)
 
 

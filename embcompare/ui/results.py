@@ -10,20 +10,45 @@ import streamlit as st
 from embcompare.errors import EmbcompareError, StoreError
 from embcompare.experiments import settings_type
 from embcompare.models import ModelSpec, policy
+from embcompare.shelf import digest_of
 from embcompare.store import Entry, Store
-from embcompare.ui import exports, links, runs
-from embcompare.ui.alignment import DEFAULTS
-from embcompare.ui.page import PARAMETERS, plain
+from embcompare.ui import alignment, exports, given, lens, links, runs, similarity
+from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, plain
 
-OPENED_ON: dict[str, str] = {"parameter-alignment": PARAMETERS, "parameter-matches": PARAMETERS}
-"""The page that shows each experiment."""
+NAMES: dict[str, str] = {
+    "parameter-alignment": "Parameters, layer by layer",
+    "parameter-matches": "Parameters, one pair of layers",
+    "representation-similarity": "Representations, layer by layer",
+    "representation-pair": "Representations, one pair of layers",
+    "logit-lens": "Logit lens",
+}
+"""What each experiment is called here."""
+OPENED_ON: dict[str, tuple[str, dict[str, str]]] = {
+    "parameter-alignment": (PARAMETERS, {}),
+    "parameter-matches": (PARAMETERS, {}),
+    "representation-similarity": (REPRESENTATIONS, {"tab": "matrix"}),
+    "representation-pair": (REPRESENTATIONS, {"tab": "matrix"}),
+    "logit-lens": (REPRESENTATIONS, {"tab": "lens"}),
+}
+"""The page that shows each experiment, and what its address says beside the settings."""
+LISTED = 12
+"""Results that the list on a small screen shows at first, and that each press adds."""
 _MODELS = ("model_a", "model_b")
+# A table needs width; where there is none, the same results are a list.
+_STYLE = """<style>
+.st-key-results_list { display: none; }
+@media (max-width: 640px) {
+  .st-key-results_wide { display: none; }
+  .st-key-results_list { display: flex; }
+}
+</style>"""
 
 
 def show() -> None:
     """Show the page below its lead."""
     store = runs.queue().store
-    entries = store.entries()
+    # newest first, whatever is looked at: a row keeps its place while it is chosen
+    entries = sorted(filter(seen, store.entries()), key=lambda entry: entry.created, reverse=True)
     _said()
     for notice in store.notices():
         st.warning(plain(notice))
@@ -37,19 +62,56 @@ def show() -> None:
     if not entries:
         st.info("Nothing is kept yet. Run a comparison and it will be listed here.")
         return
-    chosen = _table(entries)
-    if chosen is None:
-        st.caption("Choose a row to open, export or delete the result.")
-    else:
-        _one(store, chosen)
+    st.html(_STYLE)
+    with st.container(key="results_wide"):
+        chosen = _table(entries)
+        if chosen is None:
+            st.caption("Choose a row to open, export or delete the result.")
+        else:
+            with st.container(border=True):
+                st.markdown(f"**{plain(name_of(chosen))}** · {plain(pair_of(chosen))} · {plain(described(chosen))}")
+                _actions(store, chosen)
+    with st.container(key="results_list", gap="small"):
+        _list(store, entries, None if chosen is not None else st.session_state.get("results.chosen"))
     if not policy.hosted():
         _clear(store, len(entries))
+
+
+def seen(entry: Entry) -> bool:
+    """Say whether this session may see a result: where strangers are served, own texts and vectors stay private."""
+    kept = [value for value in entry.settings.values() if isinstance(value, str) and digest_of(value)]
+    known = {*given.own(given.TEXTS), *given.own(given.VECTORS)}
+    return not policy.hosted() or known.issuperset(kept)
+
+
+def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
+    """Return the page that shows a result and what its address must say; None where no page does.
+
+    Every setting that the page knows is named, defaults too: what an address leaves out stays as it was in the session.
+    """
+    if entry.experiment not in OPENED_ON:
+        return None
+    script, more = OPENED_ON[entry.experiment]
+    known = alignment.DEFAULTS if script == PARAMETERS else similarity.DEFAULTS
+    prefixed = lens.OWN if entry.experiment == "logit-lens" else ()
+    named = {f"lens_{name}" if name in prefixed else name: value for name, value in entry.settings.items()}
+    return script, {**more, **{name: links.text(value) for name, value in named.items() if name in known}}
+
+
+def name_of(entry: Entry) -> str:
+    """Return what a result's experiment is called."""
+    return NAMES.get(entry.experiment, entry.experiment)
+
+
+def pair_of(entry: Entry) -> str:
+    """Return the two sides of a result in words."""
+    return " and ".join(_label(entry, name) for name in _MODELS)
 
 
 def _table(entries: list[Entry]) -> Entry | None:
     frame = pd.DataFrame(
         {
-            "experiment": [entry.experiment for entry in entries],
+            "experiment": [name_of(entry) for entry in entries],
             "A": [_label(entry, "model_a") for entry in entries],
             "B": [_label(entry, "model_b") for entry in entries],
             "settings": [described(entry) for entry in entries],
@@ -65,7 +127,7 @@ def _table(entries: list[Entry]) -> Entry | None:
         selection_mode="single-row",
         key="results.table",
         column_config={
-            "experiment": st.column_config.TextColumn("experiment", width=170),
+            "experiment": st.column_config.TextColumn("experiment", width=230),
             "A": st.column_config.TextColumn("model A"),
             "B": st.column_config.TextColumn("model B"),
             "settings": st.column_config.TextColumn("settings other than the defaults", width="large"),
@@ -79,11 +141,56 @@ def _table(entries: list[Entry]) -> Entry | None:
     return entries[rows[0]] if rows and rows[0] < len(entries) else None
 
 
+def _list(store: Store, entries: list[Entry], chosen: str | None) -> None:
+    """Show the results one below the other: each a link to its page, with files and more at the press of a button."""
+    shown = int(st.session_state.setdefault("results.listed", LISTED))
+    for entry in entries[:shown]:
+        with st.container(border=True, gap="xsmall"):
+            with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+                _headline(entry)
+                if entry.key != chosen:
+                    st.button(
+                        "Files",
+                        key=f"results.{entry.key}.more",
+                        type="tertiary",
+                        help="Take the result away, or delete it.",
+                        on_click=_choose,
+                        args=(entry.key,),
+                    )
+            when = datetime.fromtimestamp(entry.created, UTC)
+            st.markdown(plain(pair_of(entry)))
+            st.caption(plain(f"{described(entry)} · {when:%Y-%m-%d %H:%M} UTC · {_size(entry.bytes)}"))
+            if entry.key == chosen:
+                _actions(store, entry, opening=False)
+    if len(entries) > shown:
+        st.button("Show more", key="results.show_more", on_click=_show_more)
+
+
+def _headline(entry: Entry) -> None:
+    link = link_of(entry)
+    if link is None:
+        st.markdown(f"**{plain(name_of(entry))}**", width="content")
+    else:
+        label = f"**{name_of(entry)}**"
+        st.page_link(link[0], label=label, icon=":material/open_in_new:", query_params=link[1], width="content")
+
+
+def _choose(key: str) -> None:
+    st.session_state["results.chosen"] = key
+
+
+def _show_more() -> None:
+    st.session_state["results.listed"] += LISTED
+
+
 def _label(entry: Entry, name: str) -> str:
+    value = str(entry.settings.get(name, "–"))
+    if digest_of(value):
+        return given.called(value)
     try:
-        return ModelSpec.parse(str(entry.settings.get(name, "–"))).label
+        return ModelSpec.parse(value).label
     except EmbcompareError:
-        return str(entry.settings.get(name))
+        return value
 
 
 def described(entry: Entry) -> str:
@@ -93,33 +200,25 @@ def described(entry: Entry) -> str:
     except EmbcompareError:
         fields = {}
     changed = [
-        f"{name}={links.text(value)}"
+        f"{name}={given.called(links.text(value))}"
         for name, value in entry.settings.items()
         if name not in _MODELS and (name not in fields or fields[name].default != value)
     ]
     return ", ".join(changed) or "all defaults"
 
 
-def _one(store: Store, entry: Entry) -> None:
+def _actions(store: Store, entry: Entry, *, opening: bool = True) -> None:
+    """Show what can be done with a result: open it, take it away, delete it."""
     result = store.get(entry.key)
-    with st.container(border=True):
-        st.markdown(
-            f"**{plain(entry.experiment)}** · {plain(_label(entry, 'model_a'))} and {plain(_label(entry, 'model_b'))} "
-            f"· {plain(described(entry))}"
-        )
-        if result is None:
-            st.warning("This result cannot be read any more; what happened is said above once the page reloads.")
-        else:
-            script = OPENED_ON.get(entry.experiment)
-            if script is not None:
-                link = {name: links.text(value) for name, value in entry.settings.items() if name in DEFAULTS}
-                st.page_link(script, label="Open", icon=":material/open_in_new:", query_params=link)
-            stem = f"{entry.experiment} {_label(entry, 'model_a')} {_label(entry, 'model_b')}"
-            exports.downloads(result, stem, f"results.{entry.key[:12]}")
-        if not policy.hosted():
-            st.button(
-                "Delete", key="results.delete", icon=":material/delete:", on_click=_delete, args=(store, entry.key)
-            )
+    if result is None:
+        st.warning("This result cannot be read any more; what happened is said above once the page reloads.")
+    else:
+        link = link_of(entry) if opening else None
+        if link is not None:
+            st.page_link(link[0], label="Open", icon=":material/open_in_new:", query_params=link[1])
+        exports.downloads(result, f"{entry.experiment} {pair_of(entry)}", f"results.{entry.key}")
+    if not policy.hosted():
+        st.button("Delete", key="results.delete", icon=":material/delete:", on_click=_delete, args=(store, entry.key))
 
 
 def _delete(store: Store, key: str) -> None:

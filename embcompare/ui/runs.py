@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 
@@ -13,12 +14,20 @@ from embcompare.experiments.base import Result, Settings
 from embcompare.jobs import Job, JobQueue, Snapshot
 from embcompare.models import ModelSpec, policy
 from embcompare.running import fingerprints, mark_cached
+from embcompare.shelf import digest_of
 from embcompare.ui.page import guard, plain
+
+if TYPE_CHECKING:
+    from embcompare.experiments.estimate import Estimate
 
 POLL_SECONDS = 0.5
 PATIENCE = 0.8
 """Seconds that a page waits for a run before it shows a progress bar: what is faster needs none."""
 HOSTED_SECONDS = 300.0
+QUICK_SECONDS = 20.0
+"""A run of at most this long starts by itself when somebody arrives at a page."""
+
+R = TypeVar("R", bound=Result)
 
 
 @st.cache_resource(show_spinner=False)
@@ -36,7 +45,7 @@ def watcher() -> str:
 
 def at_hand(settings: Settings) -> Result | None:
     """Return the result if it is in memory or in the store; never fetches a model from the hub to find out."""
-    if _asked(settings) is None and any(ModelSpec.parse(name).kind == "hub" for name in settings.models()):
+    if _asked(settings) is None and any(_from_hub(name) for name in settings.models()):
         return None
     store, prints = queue().store, fingerprints(settings)
     found = store.get(store.key(settings, prints))
@@ -44,6 +53,10 @@ def at_hand(settings: Settings) -> Result | None:
         return mark_cached(found, settings, prints)
     job = job_of(settings)
     return None if job is None else job.result
+
+
+def _from_hub(name: str) -> bool:
+    return digest_of(name) is None and ModelSpec.parse(name).kind == "hub"
 
 
 def forget(key: str) -> None:
@@ -126,6 +139,47 @@ def follow(settings: Settings, slot: str, draw: Callable[[Result], None] | None 
 
     progress()
     return now
+
+
+def obtained(
+    wanted: Settings,
+    kind: type[R],
+    slot: str,
+    cost: Callable[[], Estimate],
+    *,
+    arriving: bool,
+    draw: Callable[[R], object] | None = None,
+    beside: str = " beside the two models",
+) -> R | None:
+    """Return the result, or show what leads to it: the estimate and Run, the progress, or why it failed.
+
+    ``arriving`` starts a quick run without a click. ``draw`` shows a partial result, which is labelled as such.
+    """
+    result = at_hand(wanted)
+    if isinstance(result, kind):
+        return result
+
+    def draw_partial(partial: Result) -> None:
+        if draw is not None and isinstance(partial, kind):
+            so_far = partial.provenance.get("partial", "")
+            st.markdown(f"**Partial result**{f', after {so_far} steps' if so_far else ''}")
+            draw(partial)
+
+    estimate = cost()
+    if arriving and estimate.seconds <= QUICK_SECONDS and job_of(wanted) is None:
+        ask(wanted, slot)
+    above = st.container()
+    now = follow(wanted, slot, draw=draw_partial)
+    if now is not None and isinstance(now.result, kind):
+        return now.result
+    if now is None or now.finished:
+        with above.container(horizontal=True, vertical_alignment="center", gap="medium"):
+            st.button("Run", type="primary", key=f"{slot}.run", on_click=ask, args=(wanted, slot))
+            st.markdown(f"Not computed yet: {estimate.sentence()}{beside}.", width="content")
+    if now is not None and now.state == "cancelled" and now.partial is not None:
+        st.info("Cancelled. What was computed until then is below; press Run to compute it whole.")
+        draw_partial(now.partial)
+    return None
 
 
 def _withdraw(settings: Settings, key: str, slot: str) -> None:

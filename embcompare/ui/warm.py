@@ -9,7 +9,13 @@ import threading
 import streamlit as st
 
 # What every model needs; the modules of single families are small beside these.
-HEAVY = ("torch", "transformers", "transformers.modeling_utils", "transformers.masking_utils", "transformers.generation")
+HEAVY = (
+    "torch",
+    "transformers",
+    "transformers.modeling_utils",
+    "transformers.masking_utils",
+    "transformers.generation",
+)
 
 
 @st.cache_resource(show_spinner=False)

@@ -1,0 +1,69 @@
+"""What an uploaded file says it holds, so that a form can offer it; nothing is judged here, the readers do that."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import zipfile
+from typing import Any, BinaryIO
+
+MOST = 200
+"""Names that are offered at most."""
+_HEAD = 1 << 16
+_HEADER = 1 << 20
+
+
+def columns(file: BinaryIO, suffix: str) -> list[str]:
+    """Return the names in the first line of a csv, tsv or jsonl file; none where there are none or they are unclear.
+
+    Only the first 64 KiB are read. ``file`` is left at its start.
+    """
+    file.seek(0)
+    head = file.read(_HEAD)
+    file.seek(0)
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+        if suffix == "jsonl":
+            item = json.loads(next(line for line in text.splitlines() if line.strip()))
+            return list(item)[:MOST] if isinstance(item, dict) else []
+        if suffix not in ("csv", "tsv"):
+            return []
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if suffix == "tsv" else ",")
+        first = next(row for row in rows if row)
+    except (ValueError, StopIteration, RecursionError, csv.Error):
+        return []
+    return [name for name in dict.fromkeys(cell.strip() for cell in first) if name][:MOST]
+
+
+def arrays(file: BinaryIO, suffix: str) -> list[str]:
+    """Return the names of the arrays, or columns, in an npz, safetensors or parquet file; none where it has no names.
+
+    Only headers are read. ``file`` is left at its start.
+    """
+    readers = {"npz": _npz, "safetensors": _safetensors, "parquet": _parquet}
+    try:
+        return readers[suffix](file)[:MOST] if suffix in readers else []
+    # A damaged file has no names to offer; its reader says what is wrong with it.
+    except Exception:
+        return []
+    finally:
+        file.seek(0)
+
+
+def _npz(file: BinaryIO) -> list[str]:
+    with zipfile.ZipFile(file) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+
+def _safetensors(file: BinaryIO) -> list[str]:
+    length = int.from_bytes(file.read(8), "little")
+    header: dict[str, Any] = json.loads(file.read(min(length, _HEADER)))
+    return [name for name in header if name != "__metadata__"]
+
+
+def _parquet(file: BinaryIO) -> list[str]:
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    return [str(name) for name in pq.read_schema(file).names]
