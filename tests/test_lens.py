@@ -18,16 +18,13 @@ from tiny import TINY
 
 from embcompare import export
 from embcompare.errors import Cancelled, Incomparable, SettingsError, UnsupportedFamily
-from embcompare.experiments import lens
-from embcompare.experiments.lens import (
-    LogitLens,
-    LogitLensResult,
-    equal_depths,
-    match_positions,
-    read_head,
-    wrong_pairings,
-)
-from embcompare.models import ModelSpec, load_model
+from embcompare.experiments import lens_run, lens_shown
+from embcompare.experiments.lens import LogitLens, LogitLensResult
+from embcompare.experiments.lens_pairing import equal_depths, match_positions, wrong_pairings
+from embcompare.experiments.lens_result import BETWEEN
+from embcompare.experiments.lens_sides import read_side
+from embcompare.models import ModelSpec, heads, load_model
+from embcompare.models.heads import read_head
 from embcompare.text.corpora import Corpus, shipped_corpus
 from embcompare.text.words import TokenIndex
 
@@ -105,7 +102,7 @@ def context(tiny_model, states):
 
 
 def side_of(model, corpus, states, dtype=torch.float64):
-    return lens._read_side(model, read_head(model, dtype), corpus, Context({}, states, corpus))
+    return read_side(model, read_head(model, dtype), corpus, Context({}, states, corpus))
 
 
 def own_logits(model, sentence):
@@ -204,10 +201,10 @@ def test_lower_layers_go_through_norm_and_head_once(tiny_model, states, name):
 
 
 def test_a_head_that_is_read_wrongly_is_refused(tiny_model, monkeypatch):
-    monkeypatch.setitem(lens._HEADS, "bert", ())
+    monkeypatch.setitem(heads._HEADS, "bert", ())
     with pytest.raises(UnsupportedFamily, match="does not compute its logits as the family 'bert' does"):
         read_head(tiny_model("bert-mlm"), torch.float32)
-    monkeypatch.setitem(lens._HEADS, "bert", ("cls.nothing",))
+    monkeypatch.setitem(heads._HEADS, "bert", ("cls.nothing",))
     with pytest.raises(UnsupportedFamily, match="has no cls.nothing"):
         read_head(tiny_model("bert-mlm"), torch.float32)
 
@@ -452,7 +449,7 @@ def test_more_top_tokens_than_are_shared_overlap_fully(context, monkeypatch):
 
 def test_batches_and_blocks_play_no_part(context, monkeypatch):
     whole = LogitLens("a", "b", dtype="float64", sentence=1).compute(context)
-    monkeypatch.setattr(lens, "BLOCK_BYTES", 1.0)
+    monkeypatch.setattr(lens_run, "BLOCK_BYTES", 1.0)
     one_by_one = LogitLens("a", "b", dtype="float64", sentence=1).compute(context)
     for name in ("values", "spread", "null_mean", "within_a", "within_spread_b", "left_out_a", "shown_jsd"):
         np.testing.assert_allclose(getattr(whole, name), getattr(one_by_one, name), atol=1e-9, err_msg=name)
@@ -513,7 +510,7 @@ def test_sentences_longer_than_the_model_reads_are_cut(context):
 
 
 def test_a_long_shown_sentence_is_cut_for_the_eye(context, monkeypatch):
-    monkeypatch.setattr(lens, "SHOWN", 4)
+    monkeypatch.setattr(lens_shown, "SHOWN", 4)
     result = LogitLens("a", "b", null_draws=0).compute(context)
     assert len(result.shown_a) == 4
     assert result.shown_jsd.shape == (3, 4)
@@ -635,7 +632,7 @@ def test_unknown_offsets_never_pair():
 
 def test_models_that_never_read_the_same_text_are_refused(context, monkeypatch):
     nothing = np.empty(0, dtype=np.int64)
-    monkeypatch.setattr(lens, "match_positions", lambda *_, **__: (nothing, nothing))
+    monkeypatch.setattr(lens_run, "match_positions", lambda *_, **__: (nothing, nothing))
     with pytest.raises(Incomparable, match="no position at which they can be compared"):
         LogitLens("a", "b").compute(context)
 
@@ -722,7 +719,7 @@ def test_results_are_stored_and_exported_whole(tiny_folders, tmp_path):
     assert first.text == shipped_corpus().sentences[0]
     same(first, second)
     document = json.loads(export.to_json(first))
-    assert document["result"]["measures"] == list(lens.BETWEEN)
+    assert document["result"]["measures"] == list(BETWEEN)
     assert export.to_csv(first).count("\n") == 1 + 9
     (tmp_path / "lens.npz").write_bytes(export.to_npz(first))
     with np.load(tmp_path / "lens.npz", allow_pickle=False) as arrays:

@@ -18,7 +18,7 @@ from sklearn.neighbors import NearestNeighbors
 from embcompare import keep_corpus
 from embcompare.activations import capture
 from embcompare.errors import Cancelled, Incomparable, SettingsError
-from embcompare.experiments import clouds, pairs, sides
+from embcompare.experiments import clouds, pairs, pairs_run, pairs_texts, sides
 from embcompare.experiments.clouds import evenly_drawn, leading_plane, nearest, shared_counts, turned
 from embcompare.experiments.pairs import RepresentationPair, RepresentationPairResult
 from embcompare.experiments.representations import RepresentationSimilarity
@@ -152,7 +152,7 @@ def test_neighbours_are_those_of_the_definition_and_of_sklearn(metric):
 def test_neighbours_do_not_depend_on_the_blocks_they_are_found_in(monkeypatch):
     x, y = clouds_of(n=101)
     whole = of_vectors(x, y)
-    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 101 * 7)
+    monkeypatch.setattr(pairs_run, "BLOCK_ENTRIES", 101 * 7)
     parts = of_vectors(x, y)
     np.testing.assert_array_equal(whole.neighbours_a, parts.neighbours_a)
     np.testing.assert_array_equal(whole.kept, parts.kept)
@@ -167,7 +167,7 @@ def test_blocks_bound_the_memory(monkeypatch):
         return real(x, start, stop)
 
     monkeypatch.setattr(clouds, "squared_distances", watched)
-    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 10_000)
+    monkeypatch.setattr(pairs_run, "BLOCK_ENTRIES", 10_000)
     of_vectors(*clouds_of(n=300))
     assert max(asked) <= 10_000
     assert sum(asked) == 2 * 300 * 300
@@ -545,7 +545,7 @@ def test_every_row_setting_is_that_of_the_layer_matrix():
 
 
 def test_cancelling_stops_between_blocks(monkeypatch):
-    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 800)
+    monkeypatch.setattr(pairs_run, "BLOCK_ENTRIES", 800)
     x, y = clouds_of()
     context = Context({}, None, [Vectors("x", x), Vectors("y", y)], stop_after=4)
     with pytest.raises(Cancelled):
@@ -553,7 +553,7 @@ def test_cancelling_stops_between_blocks(monkeypatch):
 
 
 def test_progress_counts_every_block_and_ends_below_its_total(monkeypatch):
-    monkeypatch.setattr(pairs, "BLOCK_ENTRIES", 800)
+    monkeypatch.setattr(pairs_run, "BLOCK_ENTRIES", 800)
     x, y = clouds_of()
     context = Context({}, None, [Vectors("x", x), Vectors("y", y)])
     RepresentationPair("vectors/x", "vectors/y", 0, 0).compute(context)
@@ -627,7 +627,7 @@ def test_texts_are_the_sentences_and_words_are_marked_where_they_stand(context, 
 def test_many_rows_keep_the_texts_of_those_listed_and_of_their_neighbours_only(context, monkeypatch):
     asked = RepresentationPair("a", "b", 1, 1, pooling="token", shown=3, k=2)
     everything = asked.compute(context)
-    monkeypatch.setattr(pairs, "ALL_TEXTS", 100)
+    monkeypatch.setattr(pairs_texts, "ALL_TEXTS", 100)
     few = asked.compute(context)
     needed = set(few.listed.tolist()) | set(few.neighbours_a.ravel().tolist()) | set(few.neighbours_b.ravel().tolist())
     assert set(np.flatnonzero(few.sentence_of >= 0).tolist()) == needed
