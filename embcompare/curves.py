@@ -43,9 +43,9 @@ def along(
     colour = alt.Color("line:N", sort=names, title=None, legend=_legend("stroke"))
     scale = alt.Scale(type="log") if log else alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale()
     whole = bool(np.equal(np.mod(frame["x"], 1), 0).all())
-    axis = alt.Axis(format="d" if whole else "~g", tickMinStep=1 if whole else 0, grid=False)
+    axis = alt.Axis(format="d" if whole else "~r", tickMinStep=1 if whole else 0, grid=False)
     across = alt.X("x:Q", title=x_title, axis=axis, scale=alt.Scale(nice=False, padding=6))
-    up = alt.Y("y:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=5, format="~g"))
+    up = alt.Y("y:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=5, format="~r"))
     layers: list[Any] = []
     for name, (low, high) in (bands or {}).items():
         band = pd.DataFrame({"x": _positions(name, low, x, start), "low": low, "high": high, "line": name})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -476,3 +477,23 @@ def test_half_precision_input_is_not_summed_in_half_precision():
     x = torch.randn(500, 8, generator=torch.Generator().manual_seed(0)).half() + 100
     exact = measures.linear_cka(x.double(), x.double()[:, :4])
     assert measures.linear_cka(x, x[:, :4]) == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, measure in MEASURES.items() if not measure.needs_shared_coordinates])
+def test_no_scale_of_a_layer_overflows_or_changes_the_value(name):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(60, 5)), rng.normal(size=(60, 4))
+    y[:, :3] += x[:, :3]
+    plain = MEASURES[name](x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert MEASURES[name](x * 1e200, y * 1e-200) == pytest.approx(plain, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_no_scale_of_a_layer_overflows_its_geometry(name):
+    x = np.random.default_rng(5).normal(size=(40, 6)) + 1
+    expected = GEOMETRY[name].function(x) * (1e200 if name == "mean_norm" else 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert GEOMETRY[name].function(x * 1e200) == pytest.approx(expected, rel=1e-9)

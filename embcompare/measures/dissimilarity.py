@@ -55,7 +55,7 @@ def prepare_rsa(X: Any, *, rdm: str = "correlation", compare: str = "spearman") 
         raise SettingsError(f"RSA compares by {', '.join(COMPARISONS)}; got {compare!r}.")
     x = as_matrix(X)
     require_samples(len(x), 4, "with fewer there are at most three pairs")
-    values = dissimilarities(x, rdm)
+    values = _unscaled(x, rdm)
     if compare == "spearman":
         # distances that differ by rounding only are one rank
         values = rankdata(np.round(values / max(float(values.max()), 1e-300), 12))
@@ -74,8 +74,14 @@ def compare_rsa(a: Dissimilarities, b: Dissimilarities) -> float:
 
 
 def dissimilarities(X: Any, rdm: str = "correlation") -> Matrix:
-    """Return the upper triangle of the dissimilarity matrix, row by row, (n(n-1)/2,)."""
+    """Return the upper triangle of the dissimilarity matrix, row by row, (n(n-1)/2,), distances in the data's units."""
     x = as_matrix(X)
+    values = _unscaled(x, rdm)
+    return values if rdm in ("cosine", "correlation") else values * _scale(x, rdm)
+
+
+def _unscaled(x: Matrix, rdm: str) -> Matrix:
+    """Dissimilarities up to a factor that no correlation sees, and that could overflow."""
     if rdm not in RDMS:
         raise SettingsError(f"A dissimilarity is one of {', '.join(RDMS)}; got {rdm!r}.")
     upper = np.triu_indices(len(x), 1)
@@ -86,12 +92,13 @@ def dissimilarities(X: Any, rdm: str = "correlation") -> Matrix:
             raise UndefinedMeasure(f"a correlation over {x.shape[1]} features is ±1 or nothing; use rdm='euclidean'.")
         return np.asarray(cosine_distances(_deviations(x))[upper])
     squared = squared_distances(centred(x))[upper]
-    # distances are reported on the scale of the data
-    return np.asarray(squared if rdm == "sqeuclidean" else np.sqrt(squared)) * _scale(x, rdm)
+    return np.asarray(squared if rdm == "sqeuclidean" else np.sqrt(squared))
 
 
 def _scale(x: Matrix, rdm: str) -> float:
-    norm = float(np.linalg.norm(x - x.mean(axis=0)))
+    largest = float(np.abs(x).max(initial=0.0)) or 1.0
+    moved = x / largest
+    norm = float(np.linalg.norm(moved - moved.mean(axis=0))) * largest
     return norm**2 if rdm == "sqeuclidean" else norm
 
 

@@ -121,7 +121,10 @@ def _top_share(X: Any) -> float:
 
 def norms(X: Any) -> Matrix:
     """Return the Euclidean norm of every sample, (n,)."""
-    return np.asarray(np.linalg.norm(as_matrix(X), axis=1))
+    x = as_matrix(X)
+    largest = float(np.abs(x).max(initial=0.0)) or 1.0
+    # squares of very large numbers would overflow
+    return np.asarray(np.linalg.norm(x / largest, axis=1) * largest)
 
 
 def mean_norm(X: Any) -> float:
@@ -145,7 +148,7 @@ def _norm_spread(X: Any) -> float:
     require_samples(len(lengths), 2, "one sample has no spread")
     if not lengths.mean() > 0:
         raise UndefinedMeasure("all samples are zero.")
-    return float(lengths.std() / lengths.mean())
+    return float((lengths / lengths.mean()).std())
 
 
 def _defined(name: str, value: Callable[[], float]) -> float:

@@ -95,15 +95,15 @@ def profile(settings: RepresentationSimilarity, result: RepresentationSimilarity
     equal = equal_depth(*values.shape)
     at_equal = np.array([_mean(values[i][equal[i]]) for i in rows])
     label = settings.declaration.label
-    lines: dict[str, np.ndarray] = {"closest layer of B": at_best, "layer of B at equal depth": at_equal}
+    lines: dict[str, np.ndarray] = {"closest layer": at_best, "at equal depth": at_equal}
     bands = {}
     if result.low is not None and result.high is not None:
         low, high = (np.where(known, m[rows, np.maximum(best, 0)], np.nan) for m in (result.low, result.high))
-        bands["closest layer of B"] = (low, high)
+        bands["closest layer"] = (low, high)
     if result.null_best is not None:
         null = result.null_best
         reached = null.max(1) if result.higher_is_closer else null.min(1)
-        lines["closest that any wrong pairing came"] = reached
+        lines["closest wrong pairing"] = reached
     a, b = short(settings, "a"), short(settings, "b")
     left, right = st.columns(2, gap="large")
     with left:
@@ -114,9 +114,9 @@ def profile(settings: RepresentationSimilarity, result: RepresentationSimilarity
         st.altair_chart(chart, key="profile.values", alt=alt)
     with right:
         st.markdown("**Which layer of B it is**")
-        index = {"closest layer of B": np.where(known, best, np.nan)}
+        index = {"closest layer": np.where(known, best, np.nan)}
         if values.shape[0] > 1:
-            index["equal relative depth"] = rows * (values.shape[1] - 1) / (values.shape[0] - 1)
+            index["equal depth"] = rows * (values.shape[1] - 1) / (values.shape[0] - 1)
         chart = curves.along(
             index, f"layer of A: {charts.shortened(a)}", f"layer of B: {charts.shortened(b)}", height=curves.HEIGHT
         )
