@@ -62,7 +62,7 @@ def with_pytorch_cka(a: list[torch.Tensor], b: list[torch.Tensor]) -> tuple[floa
 
 
 def _told(slow: float, fast: float, how: str) -> str:
-    return "not installed" if math.isnan(slow) else f"{slow:,.0f} s, {slow / fast:.1f} times slower ({how})"
+    return "not installed" if math.isnan(slow) else f"{slow:,.0f} s, {slow / fast:.1f} times as long ({how})"
 
 
 def main() -> int:

@@ -58,15 +58,15 @@ class MeasureCost:
 
 
 _LINEAR = MeasureCost(of_layer=1.3, of_pair=2, number=12)
-_RBF = MeasureCost(of_kernel=2, entry=35, pair_entry=0.7, entry_bytes=34)
+_RBF = MeasureCost(of_kernel=2, entry=45, pair_entry=0.7, entry_bytes=34)
 _CCA = MeasureCost(of_layer=22, of_pair=2, of_overlap=16)
-_RANKED = MeasureCost(of_kernel=2, entry=12, sorted_entry=3.8, pair_entry=0.35, entry_bytes=39)
+_RANKED = MeasureCost(of_kernel=2, entry=18, sorted_entry=3.8, pair_entry=0.35, entry_bytes=39)
 _UNRANKED = replace(_RANKED, sorted_entry=0)
 _NEIGHBOURS = MeasureCost(of_kernel=2, entry=24, entry_bytes=34, rows_at_once=1024)
 _REGRESSION = MeasureCost(of_layer=88, of_pair=20, pair_number=45)
 
 # From the processor time of preparing one layer and comparing two, one thread of a 2-core machine (38 GFLOP/s in
-# float64), n 335 to 4,000, p 128 to 768: every coefficient is met within a factor of two there.
+# float64), n 335 to 4,000, p 128 to 768: what outweighs the rest is met within a factor of two there.
 MEASURE_COSTS = {
     "linear_cka": _LINEAR,
     "linear_cka_biased": _LINEAR,
@@ -267,7 +267,7 @@ def _matrix_bytes(measure: Measure, cost: MeasureCost, n: int, sides: list[tuple
     """Peak memory of one matrix: the states of all layers, and what preparing the last of them needs."""
     states = sum(layers * measure.state_bytes(n, width) for layers, width in sides)
     widest = max(width for _, width in sides)
-    return states + cost.entry_bytes * n * min(n, cost.rows_at_once) + 32.0 * n * widest
+    return float(states + cost.entry_bytes * n * min(n, cost.rows_at_once) + 32.0 * n * widest)
 
 
 def _rows(group: str, info: ModelInfo) -> int:
