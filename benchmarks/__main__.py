@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-NAMES = ("alignment", "cka", "hidden_states", "first_picture")
+NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "vectors")
 
 
 def main() -> int:

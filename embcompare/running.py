@@ -16,7 +16,7 @@ import numpy as np
 
 from embcompare.errors import Cancelled, EmbcompareError, SettingsError, StoreError
 from embcompare.experiments.base import Result, Settings, execute
-from embcompare.shelf import SHIPPED, Shelf, digest_of
+from embcompare.shelf import BUNDLED, Shelf, bundled_corpus, digest_of
 from embcompare.store import Store
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RunContext:
         return default_pool().lease(ModelSpec.parse(name, device=self.device))
 
     def corpus(self, name: str) -> Corpus:
-        """Give the shipped corpus or a kept one."""
+        """Give a text that comes with embcompare, or a kept one."""
         return Shelf(self._store).corpus(name)
 
     def vectors(self, name: str) -> Vectors:
@@ -115,11 +115,10 @@ class RunContext:
 def fingerprints(settings: Settings) -> dict[str, str]:
     """Return what each name in ``settings`` stands for: the content of a model's weights, of a text, of vectors."""
     from embcompare.models import fingerprint
-    from embcompare.text.corpora import shipped_corpus
 
     prints = {name: digest_of(name) or fingerprint(name) for name in settings.models()}
     for name in settings.corpora():
-        prints[name] = shipped_corpus().digest if name == SHIPPED else digest_of(name) or name
+        prints[name] = bundled_corpus(name).digest if name in BUNDLED else digest_of(name) or name
     return prints
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 SHIPPED = "shipped"
 """Name of the corpus that comes with embcompare."""
+REVIEWS = "reviews"
+"""Name of the labelled reviews that come with embcompare."""
+BUNDLED = (SHIPPED, REVIEWS)
+"""Names of all texts that come with embcompare."""
 MAX_BYTES = 512 * 2**20
 """Bytes that kept texts and vectors may take together; the least recently used go first."""
 
@@ -31,6 +35,14 @@ def digest_of(name: str) -> str | None:
     """Return the content digest that a kept name carries; None for any other name."""
     found = _NAME.fullmatch(name)
     return found.group(2) if found else None
+
+
+def bundled_corpus(name: str) -> Corpus:
+    """Return the text called ``name``, one of ``BUNDLED``."""
+    from embcompare.text.corpora import shipped_corpus
+    from embcompare.text.labelled import shipped_reviews
+
+    return {SHIPPED: shipped_corpus, REVIEWS: shipped_reviews}[name]()
 
 
 class Shelf:
@@ -53,14 +65,16 @@ class Shelf:
         return f"text/{corpus.digest}"
 
     def corpus(self, name: str) -> Corpus:
-        """Return the corpus called ``name``: ``shipped``, or one that was kept; else :class:`SettingsError`."""
-        from embcompare.text.corpora import Corpus, InputError, shipped_corpus
+        """Return the corpus called ``name``: one of ``BUNDLED``, or one that was kept; else :class:`SettingsError`."""
+        from embcompare.text.corpora import Corpus, InputError
 
-        if name == SHIPPED:
-            return shipped_corpus()
+        if name in BUNDLED:
+            return bundled_corpus(name)
         digest = digest_of(name) if name.startswith("text/") else None
         if digest is None:
-            raise SettingsError(f"There is no corpus '{name}'; say {SHIPPED}, or give your own text first.")
+            raise SettingsError(
+                f"There is no corpus '{name}'; say {' or '.join(BUNDLED)}, or give your own text first."
+            )
         try:
             content = json.loads(self._read(f"{digest}.json", "text"))
             corpus = Corpus(

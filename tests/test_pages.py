@@ -203,7 +203,7 @@ BAD = [
     ({"layer_a": "-1"}, "counted from 0"),
     ({"layer_a": "٣"}, "counted from 0"),
     ({"left_over": "1"}, "no such setting"),
-    ({"model_a": "../../etc/passwd"}, "no folder"),
+    ({"model_a": "../../etc/no-such-model"}, "no folder"),
     ({"model_b": "demo/nobody"}, "nobody"),
     ({"model_b": "$(rm -rf /)"}, "not a model's name"),
 ]

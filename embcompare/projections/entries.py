@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from embcompare.errors import SettingsError
-from embcompare.projections.ends import float32_error
+from embcompare.projections.ends import Tick, float32_error, power_of_two
 from embcompare.projections.rows import usable_ids
 
 TILE = 1024
@@ -36,15 +36,17 @@ def top_entries(
     columns: Tensor | None = None,
     identical: tuple[Tensor, Tensor] | None = None,
     tile: int = TILE,
+    tick: Tick | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the k largest (or smallest) entries of ``left @ right.T``: rows, columns (k,) int64, values (k,) float64.
 
     ``left`` is (V, r) and ``right`` (W, r), of any floating dtype. ``rows`` (V,) and ``columns`` (W,) are bool masks of
     what may be listed; ``identical`` holds a whole number for each row and each column, and a pair of equal numbers is
     not listed. Of equal entries the one of lower row, then lower column, comes first; fewer than k where no more are
-    allowed. Exact to float64. Raises :class:`SettingsError` for shapes that do not fit or numbers that are not finite.
+    allowed. Exact to float64. ``tick(done, total)`` is called after each row of blocks. Raises :class:`SettingsError`
+    for shapes that do not fit or numbers that are not finite.
     """
-    ends = _Search(left, right, k, rows, columns, identical, tile).run((largest,))
+    ends = _Search(left, right, k, rows, columns, identical, tile).run((largest,), tick)
     found = ends[largest].entries()
     return found.rows, found.columns, found.values
 
@@ -58,9 +60,10 @@ def entry_ends(
     columns: Tensor | None = None,
     identical: tuple[Tensor, Tensor] | None = None,
     tile: int = TILE,
+    tick: Tick | None = None,
 ) -> tuple[Entries, Entries]:
     """Return the k largest and the k smallest entries in one pass; all else as :func:`top_entries`."""
-    ends = _Search(left, right, k, rows, columns, identical, tile).run((True, False))
+    ends = _Search(left, right, k, rows, columns, identical, tile).run((True, False), tick)
     return ends[True].entries(), ends[False].entries()
 
 
@@ -117,10 +120,13 @@ class _Search:
         self.column_ids, self.right, size_right = _sorted(right.to(left.device), columns)
         self.unit = size_left * size_right
         self.same: tuple[Tensor, Tensor] | None = None
+        self.most_equal = 0  # columns that one row can lose to ``identical``
         if identical is not None:
             self.same = identical[0].to(self.device)[self.row_ids], identical[1].to(self.device)[self.column_ids]
+            if len(self.column_ids):
+                self.most_equal = int(torch.unique(self.same[1], return_counts=True)[1].max())
 
-    def run(self, ends: tuple[bool, ...]) -> dict[bool, _Best]:
+    def run(self, ends: tuple[bool, ...], tick: Tick | None) -> dict[bool, _Best]:
         best = {end: _Best(self.k, 1.0 if end else -1.0, self.unit, self.device) for end in ends}
         tile = self.tile
         left, right = self.left.float(), self.right.float()
@@ -140,6 +146,8 @@ class _Search:
                 torch.mm(part, other.T, out=block)
                 for end in ends:
                     self._search(block, best[end], end, i * tile, j * tile, self.error * bound)
+            if tick is not None:
+                tick(i + 1, len(longest_rows))
         return best
 
     def _search(self, block: Tensor, best: _Best, end: bool, row: int, column: int, error: float) -> None:
@@ -150,7 +158,8 @@ class _Search:
         if not len(hits):
             return
         if not error:  # factors of zero: all entries are equal, and the first ones in order enter
-            hits = torch.sort(self.row_ids[row + hits]).indices[: self.k // block.shape[1] + 2]
+            allowed = block.shape[1] - self.most_equal
+            hits = torch.sort(self.row_ids[row + hits]).indices[: self.k // allowed + 2] if allowed > 0 else hits
         chosen = block[hits] if end else -block[hits]
         if self.same is not None:
             equal = self.same[0][row + hits][:, None] == self.same[1][column : column + block.shape[1]]
@@ -170,10 +179,10 @@ def _sorted(factor: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, float]
     ids = usable_ids(factor, mask)
     ids = torch.arange(len(factor), device=factor.device) if ids is None else ids
     kept = factor[ids].double()
-    size = float(kept.abs().max()) if kept.numel() else 0.0
-    if not math.isfinite(size):
+    largest = kept.abs().max() if kept.numel() else kept.new_zeros(())
+    if not bool(torch.isfinite(largest)):
         raise SettingsError("The factors hold numbers that are not finite, so their product cannot be searched.")
-    size = size or 1.0
+    size = float(power_of_two(largest))
     kept /= size
     order = torch.argsort(torch.linalg.vector_norm(kept, dim=1), descending=True, stable=True)
     return ids[order], kept[order], size

@@ -39,7 +39,7 @@ def mean_row(E: Tensor, usable: Tensor | None = None, block: int = BLOCK) -> Ten
     """Return the mean of the usable rows of E, (d,) float64; zero without any."""
     total, count = torch.zeros(E.shape[1], dtype=torch.float64, device=E.device), 0
     for rows in row_blocks(E, usable_ids(E, usable), block):
-        total += rows.double().sum(0)
+        total += rows.sum(0, dtype=torch.float64)
         count += len(rows)
     return total / max(count, 1)
 
@@ -61,6 +61,15 @@ class RightInverse:
         return vectors.double() @ self.inverse.to(vectors.device)
 
 
+def gram(E: Tensor, *, usable: Tensor | None = None, mean: Tensor | None = None, block: int = BLOCK) -> Tensor:
+    """Return EᵀE over the usable rows, (d, d) float64; ``mean`` (d,) is subtracted from every row first."""
+    total = torch.zeros(E.shape[1], E.shape[1], dtype=torch.float64, device=E.device)
+    for rows in row_blocks(E, usable_ids(E, usable), block):
+        part = rows.double() if mean is None else rows - mean
+        total.addmm_(part.T, part)
+    return total
+
+
 def right_inverse(
     E: Tensor,
     *,
@@ -76,16 +85,14 @@ def right_inverse(
     is below V times the rounding unit, 0.006 of the largest at V = 50,257, and says nothing.) Raises
     :class:`SettingsError` where E is not finite or zero.
     """
-    gram = torch.zeros(E.shape[1], E.shape[1], dtype=torch.float64, device=E.device)
-    for rows in row_blocks(E, usable_ids(E, usable), block):
-        part = rows.double() if mean is None else rows - mean
-        part = part if gain is None else part * gain
-        gram.addmm_(part.T, part)
-    if not bool(torch.isfinite(gram).all()) or not bool(gram.any()):
+    squares = gram(E, usable=usable, mean=mean, block=block)
+    if gain is not None:
+        squares = gain.double()[:, None] * squares * gain.double()
+    if not bool(torch.isfinite(squares).all()) or not bool(squares.any()):
         raise SettingsError(
             "The embedding matrix is zero or not finite, so it has no inverse; read it by its transpose."
         )
-    values, directions = torch.linalg.eigh((gram + gram.T) / 2)
+    values, directions = torch.linalg.eigh((squares + squares.T) / 2)
     kept = values > values[-1] * NULL_DIRECTION
     values, directions = values[kept], directions[:, kept]
     return RightInverse((directions / values) @ directions.T, len(values), float((values[-1] / values[0]).sqrt()))
