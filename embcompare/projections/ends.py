@@ -214,12 +214,14 @@ class _Screen:
 
     def _scaled(self, at: int, count: int | None = None) -> Tensor:
         here = slice(at, at + (self.rows if count is None else count))
-        return self.x[here].double() / self.size[here][:, None]
+        scaled: Tensor = self.x[here].double() / self.size[here][:, None]
+        return scaled
 
     def _error(self, x: Tensor) -> Tensor:
         """Return what a screened score of each vector may be off."""
         reach = self.norm + 2.0**-20 * float(torch.linalg.vector_norm(self.mean))
-        return float32_error(self.d) * reach * torch.linalg.vector_norm(x, dim=1)
+        error: Tensor = float32_error(self.d) * reach * torch.linalg.vector_norm(x, dim=1)
+        return error
 
     def _centred(self, rows: Tensor) -> Tensor:
         """Return rows of E in float32 about the common centre; lower precisions fit into float32 as they are."""
