@@ -17,7 +17,8 @@ from embcompare.text.labelled import shipped_reviews
 OF_FILMS = {
     "film", "films", "cinema", "screen", "picture", "camera", "actor", "actors", "acting", "director", "cast", "script",
     "screenplay", "dialogue", "plot", "comedy", "drama", "thriller", "western", "sequel", "remake", "trailer", "jokes",
-    "villain", "hero", "heroine", "documentary", "scene", "scenes", "story", "ending", "twist", "epic", "animation", "editing",
+    "villain", "hero", "heroine", "documentary", "scene", "scenes", "story", "ending", "twist", "epic", "animation",
+    "editing",
     "effects", "performance", "performances", "chemistry", "suspense", "romance", "humor", "action",
 }
 # fmt: on
