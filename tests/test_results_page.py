@@ -71,12 +71,12 @@ def opened() -> AppTest:
     return at.run()
 
 
-def test_every_experiment_has_a_readable_name_and_a_page():
-    assert set(results.NAMES) == set(results.OPENED_ON) == set(EXPERIMENTS)
+def test_every_experiment_has_a_readable_name_and_those_with_a_page_open_there():
+    assert set(results.OPENED_ON) <= set(results.NAMES) == set(EXPERIMENTS)
     assert all("-" not in name for name in results.NAMES.values())
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", results.OPENED_ON)
 def test_a_link_says_every_setting_that_its_page_knows_and_only_those(experiment):
     kind = settings_type(experiment)
     required = {"layer_a": 1, "layer_b": 2} if "layer_a" in kind.__dataclass_fields__ else {}

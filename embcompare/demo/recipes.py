@@ -106,7 +106,6 @@ class FineTuning:
 
 FINE_TUNINGS: tuple[FineTuning, ...] = (
     FineTuning("gpt2-a-sentiment", "gpt2-a", "gpt2", blocks=3, seed=1, epochs=4, hide=0.1),
-    FineTuning("bert-a-sentiment", "bert-a", "bert", blocks=2, seed=1, epochs=6),
 )
 """All fine-tunings; each begins with the weights of a training above."""
 

@@ -30,7 +30,9 @@ DIFFERENCES = (
     "The texts are single film review snippets of at most 64 tokens, not whole reviews, about ten thousand of them.",
     "Logits are averaged over all tokens but padding, [CLS] and [SEP] included; there, a batch is one text, unpadded.",
     "The head reads the last state after the final norm where the model has one (frozen); the paper takes it out.",
-    "Many epochs of batches at a high rate, and a head that learns faster, for the base knows far less than GPT-2.",
+    "The head begins as the difference of both classes' mean states under the base, not at random; it learns slowly.",
+    "Several epochs in batches at a high rate, for the base knows far less of the language than GPT-2.",
+    "A share of the text tokens is hidden behind [MASK] while learning (recipe, hide).",
 )
 """What is not as in the paper, Dar et al. 2023, in the fine-tuned demo models."""
 OPTIMIZER = "AdamW, betas 0.9 and 0.98, gradients clipped to norm 1, no decay of biases and gains"

@@ -144,8 +144,11 @@ class _Search:
                 other = right[j * tile : (j + 1) * tile]
                 block = buffer[: len(part) * len(other)].view(len(part), len(other))
                 torch.mm(part, other.T, out=block)
+                low, high = (float(each) for each in torch.aminmax(block))
+                error = self.error * bound
                 for end in ends:
-                    self._search(block, best[end], end, i * tile, j * tile, self.error * bound)
+                    if (high if end else -low) >= best[end].last - error:
+                        self._search(block, best[end], end, i * tile, j * tile, error)
             if tick is not None:
                 tick(i + 1, len(longest_rows))
         return best
@@ -155,8 +158,6 @@ class _Search:
         screen = best.last - error
         extremes = block.amax(1) if end else -block.amin(1)
         hits = torch.nonzero(extremes >= screen).flatten()
-        if not len(hits):
-            return
         if not error:  # factors of zero: all entries are equal, and the first ones in order enter
             allowed = block.shape[1] - self.most_equal
             hits = torch.sort(self.row_ids[row + hits]).indices[: self.k // allowed + 2] if allowed > 0 else hits

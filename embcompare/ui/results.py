@@ -21,6 +21,10 @@ NAMES: dict[str, str] = {
     "representation-similarity": "Representations, layer by layer",
     "representation-pair": "Representations, one pair of layers",
     "logit-lens": "Logit lens",
+    "token-reading": "Vectors read as tokens",
+    "token-search": "A token searched",
+    "head-reading": "A head read as token pairs",
+    "nearest-vectors": "Nearest vectors",
 }
 """What each experiment is called here."""
 OPENED_ON: dict[str, tuple[str, dict[str, str]]] = {
@@ -30,7 +34,7 @@ OPENED_ON: dict[str, tuple[str, dict[str, str]]] = {
     "representation-pair": (REPRESENTATIONS, {"tab": "matrix"}),
     "logit-lens": (REPRESENTATIONS, {"tab": "lens"}),
 }
-"""The page that shows each experiment, and what its address says beside the settings."""
+"""The page that shows an experiment, and what its address says beside the settings; others are exported only."""
 LISTED = 12
 """Results that the list on a small screen shows at first, and that each press adds."""
 _MODELS = ("model_a", "model_b")
