@@ -110,10 +110,10 @@ def with_files(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _is_text(value: str) -> bool:
-    from embcompare.shelf import SHIPPED, digest_of
+    from embcompare.shelf import BUNDLED, digest_of
     from embcompare.text.corpora import SUFFIXES
 
-    if value == SHIPPED or digest_of(value) is not None:
+    if value in BUNDLED or digest_of(value) is not None:
         return False
     path = os.path.expanduser(value)
     return value.lower().endswith(tuple(f".{each}" for each in SUFFIXES)) or _exists(path)

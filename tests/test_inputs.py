@@ -130,7 +130,10 @@ def test_the_shipped_corpus_is_read_unless_somebody_says_otherwise(caplog):
     at = opened()
     assert_sound(at, caplog)
     assert at.session_state["found"] == "shipped"
-    assert element(at.selectbox, "corpus").options == ["Shipped corpus · 669 sentences in 14 genres"]
+    assert element(at.selectbox, "corpus").options == [
+        "Shipped corpus · 669 sentences in 14 genres",
+        "Shipped reviews · 480 sentences, good or bad",
+    ]
     assert "669 sentences, 14 labels" in sentences(at)
     shown = [each.value for each in at.text]
     assert shown == list(corpora.shipped_corpus().sentences[: inputs.PREVIEWED])

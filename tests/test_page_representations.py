@@ -99,7 +99,7 @@ BAD = [
     ({"measure": "nonsense"}, "no measure 'nonsense'"),
     ({"tab": "<script>"}, "one of matrix, difference, lens"),
     ({"corpus": "text/" + "0" * 64}, "text"),
-    ({"corpus": "../../etc/passwd"}, "shipped, or text/"),
+    ({"corpus": "../../etc/passwd"}, "shipped or reviews, or text/"),
     ({"model_a": "vectors/" + "0" * 64}, "vectors"),
     ({"other_measure": "nonsense"}, "no measure 'nonsense'"),
     ({"lens_k": "0"}, "smallest value is 1"),

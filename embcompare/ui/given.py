@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from embcompare.errors import SettingsError
-from embcompare.shelf import SHIPPED, Shelf, digest_of
+from embcompare.shelf import BUNDLED, Shelf, digest_of
 from embcompare.ui import runs
 
 if TYPE_CHECKING:
@@ -58,9 +58,11 @@ def read_corpus(text: str) -> str:
 
     Whoever follows a link to a text has it among the session's own from then on.
     """
-    if text != SHIPPED:
+    if text not in BUNDLED:
         if not text.startswith("text/") or digest_of(text) is None:
-            raise SettingsError(f"it can be {SHIPPED}, or text/ and the 64 digits that name a text you gave")
+            raise SettingsError(
+                f"it can be {' or '.join(BUNDLED)}, or text/ and the 64 digits that name a text you gave"
+            )
         remember_text(text, shelf().corpus(text))
     return text
 

@@ -11,7 +11,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.models import policy
-from embcompare.shelf import SHIPPED
+from embcompare.shelf import BUNDLED, SHIPPED, bundled_corpus
 from embcompare.text import corpora, uploads
 from embcompare.ui import contents, links
 from embcompare.ui.given import (
@@ -61,8 +61,8 @@ def corpus(key: str = "corpus", *, with_vectors: bool = False) -> str | None:
     name = str(
         left.selectbox(
             "Text",
-            [SHIPPED, *texts],
-            format_func=lambda option: _shipped() if option == SHIPPED else texts.get(option, option),
+            [*BUNDLED, *texts],
+            format_func=lambda option: _bundled(option) if option in BUNDLED else texts.get(option, option),
             key=key,
             persist_state="session",
             on_change=links.forget,
@@ -102,7 +102,7 @@ def offered_vectors() -> dict[str, str]:
 def _settle(key: str) -> None:
     """See to it that the chosen text can be shown as chosen: one that is not in the list is looked for."""
     chosen = str(st.session_state.setdefault(key, SHIPPED))
-    if chosen in (SHIPPED, *own(TEXTS)):
+    if chosen in (*BUNDLED, *own(TEXTS)):
         return
     try:
         read_corpus(chosen)
@@ -111,9 +111,10 @@ def _settle(key: str) -> None:
         st.session_state[key] = SHIPPED
 
 
-def _shipped() -> str:
-    found = corpora.shipped_corpus()
-    return f"Shipped corpus · {sentences(len(found))} in {len(set(found.labels))} genres"
+def _bundled(name: str) -> str:
+    found = bundled_corpus(name)
+    what = f" in {len(set(found.labels))} genres" if name == SHIPPED else ", good or bad"
+    return f"{found.name[:1].upper()}{found.name[1:]} · {sentences(len(found))}{what}"
 
 
 def _preview(found: Corpus) -> None:
