@@ -146,7 +146,7 @@ def test_pasted_text_is_kept_chosen_and_previewed(caplog):
     name = at.session_state["found"]
     assert Shelf().corpus(name).sentences == corpus_from_text(SENTENCES).sentences
     assert element(at.selectbox, "corpus").value == name
-    assert element(at.selectbox, "corpus").options[1] == "pasted text · 4 sentences"
+    assert element(at.selectbox, "corpus").options[2] == "pasted text · 4 sentences"
     assert [each.value for each in at.text] == SENTENCES.splitlines()
     assert at.session_state["corpus.own"] is False, "the form closes"
 
@@ -236,7 +236,7 @@ def test_one_word_is_a_text_with_a_warning(caplog):
     assert_sound(at, caplog)
     assert at.session_state["found"].startswith("text/")
     assert "most measures are undefined" in sentences(at)
-    assert element(at.selectbox, "corpus").options[1] == "pasted text · 1 sentence"
+    assert element(at.selectbox, "corpus").options[2] == "pasted text · 1 sentence"
 
 
 def test_a_sample_is_drawn_with_its_seed_and_said(caplog):
@@ -278,7 +278,7 @@ def test_two_texts_of_one_name_and_size_are_told_apart(caplog):
     at = pasted(opened(), "One.\nTwo.\nThree.\nFour.")
     pasted(at, "Five.\nSix.\nSeven.\nEight.")
     assert_sound(at, caplog)
-    first, second = element(at.selectbox, "corpus").options[1:]
+    first, second = element(at.selectbox, "corpus").options[2:]
     assert first == "pasted text · 4 sentences"
     assert second == f"{first} ({at.session_state['found'][5:11]})"
 
@@ -287,7 +287,7 @@ def test_nobody_sees_in_a_list_what_somebody_else_brought(caplog):
     mine = pasted(opened(), SENTENCES)
     pressed(uploaded(mine, "vectors", "v.npy", npy(rows())), "vectors")
     yours = opened()
-    assert len(element(yours.selectbox, "corpus").options) == 1
+    assert len(element(yours.selectbox, "corpus").options) == 2
     assert yours.session_state["offered"] == {}
     assert len(mine.session_state["offered"]) == 1
 
@@ -298,7 +298,7 @@ def test_a_link_to_a_kept_text_chooses_it(caplog):
     assert_sound(at, caplog)
     assert not at.warning
     assert at.session_state["found"] == name
-    assert element(at.selectbox, "corpus").options[1] == "linked · 4 sentences"
+    assert element(at.selectbox, "corpus").options[2] == "linked · 4 sentences"
     element(at.selectbox, "corpus").set_value("shipped")
     assert at.run().session_state["found"] == "shipped"
 
