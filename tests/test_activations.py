@@ -1,6 +1,7 @@
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -547,6 +548,30 @@ class TestBadInput:
         with pytest.raises(ModelDamaged, match=r"NaN or infinite values in layer 0 of sentence 2"):
             capture(model, Corpus("x", ("go", "a", "no")), folder=tmp_path)
         assert list((tmp_path / "states").iterdir()) == []
+
+    @staticmethod
+    def _with_words(tiny_folders, tmp_path, words):
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        folder = shutil.copytree(tiny_folders("gpt2"), tmp_path / "few words")
+        known = {word: number for number, word in enumerate(["<unk>", *words])}
+        inner = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+        inner.pre_tokenizer = pre_tokenizers.Whitespace()
+        PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(folder)
+        return load_model(str(folder))
+
+    def test_unknown_tokens_are_counted_and_a_text_of_them_alone_is_refused(self, tiny_folders, tmp_path):
+        model = self._with_words(tiny_folders, tmp_path, ["the", "cat", "sat", "on", "a", "mat"])
+        known = Corpus("known", ("the cat sat on a mat", "a cat sat"))
+        assert not capture(model, known, folder=tmp_path / "states").notices
+        partly = Corpus("partly known", ("the cat sat on a mat", "a dog sat", "on the roof"))
+        notices = capture(model, partly, folder=tmp_path / "states").notices
+        assert any("reads 2 of 12 tokens (17%) as the one unknown token" in notice for notice in notices)
+        with pytest.raises(
+            InputError, match=r"The vocabulary of .* lacks 5 of the 6 tokens of strange, .* give a text"
+        ):
+            capture(model, Corpus("strange", ("dog eats bone", "a dog sleeps")), folder=tmp_path / "states")
 
     def test_a_corpus_in_which_the_tokenizer_finds_nothing_is_refused(self, tiny32, tmp_path):
         with pytest.raises(InputError, match="finds no token in only marks"):

@@ -33,7 +33,10 @@ CPU_TOKENS = 1024
 GPU_TOKENS = 8192
 """Tokens in a batch on a GPU, which wants to be kept busy."""
 
-_VERSION = 1
+UNKNOWN_NOTED, UNKNOWN_REFUSED = 0.01, 0.5
+"""Shares of a text's tokens that the vocabulary lacks: what is said, and what is too much to compare anything."""
+
+_VERSION = 2
 _COLUMNS = ("sentence", "position", "token", "start", "end")
 
 
@@ -253,6 +256,13 @@ class _Request:
         label = self.model.spec.label
         if not len(encoded.index):
             raise InputError(f"The tokenizer of {label} finds no token in {self.corpus.name}; give ordinary text.")
+        tokens = len(encoded.index)
+        if encoded.unknown > UNKNOWN_REFUSED * tokens:
+            raise InputError(
+                f"The vocabulary of {label} lacks {encoded.unknown:,} of the {tokens:,} tokens of {self.corpus.name}, "
+                "which would all be read as the one unknown token; give a text in the model's language, or give the "
+                "model the tokenizer it was trained with."
+            )
         table = self.stack.run.get_input_embeddings().weight
         highest = max(int(ids.max()) for ids in encoded.ids if len(ids))
         if highest >= table.shape[0]:
@@ -275,6 +285,11 @@ class _Request:
             shown = ", ".join(f"{number + 1:,}" for number in encoded.empty[:5])
             more = " and more" if len(encoded.empty) > 5 else ""
             notices.append(f"{label} finds no token in sentence {shown}{more}; such sentences have no states.")
+        if encoded.unknown > UNKNOWN_NOTED * len(encoded.index):
+            notices.append(
+                f"{label} reads {encoded.unknown:,} of {len(encoded.index):,} tokens "
+                f"({encoded.unknown / len(encoded.index):.0%}) as the one unknown token: its vocabulary lacks them."
+            )
         if not encoded.exact_offsets:
             notices.append(
                 f"The tokenizer of {label} does not tell where its tokens stand; they were looked up in the text."

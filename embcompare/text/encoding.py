@@ -23,6 +23,7 @@ class Encoded:
     special. ``index`` tells of the text tokens alone, in the order of the corpus. ``cut`` counts the sentences that
     were cut to the longest input; ``empty`` lists those without a text token. ``has_cls`` says that every input
     begins with the tokenizer's classification token, ``exact_offsets`` that the tokenizer itself told the characters.
+    ``unknown`` counts the text tokens that stand for something the vocabulary lacks.
     """
 
     ids: list[np.ndarray]
@@ -32,6 +33,7 @@ class Encoded:
     empty: tuple[int, ...]
     has_cls: bool
     exact_offsets: bool
+    unknown: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,7 +45,8 @@ def encode(sentences: Sequence[str], tokenizer: Any, tokens: Tokens, longest: in
     Where a sentence is cut, the special tokens at its end stay. A control token that is spelt out in the text is
     special as well; an unknown token is text. Neither padding nor the tokenizer's settings for it play a part.
     """
-    control = set(tokenizer.all_special_ids) - {getattr(tokenizer, "unk_token_id", None)}
+    lacking = getattr(tokenizer, "unk_token_id", None)
+    control = set(tokenizer.all_special_ids) - {lacking}
     ids: list[np.ndarray] = []
     masks: list[np.ndarray] = []
     columns: list[np.ndarray] = []
@@ -77,7 +80,8 @@ def encode(sentences: Sequence[str], tokenizer: Any, tokens: Tokens, longest: in
     table = np.concatenate(columns) if columns else np.empty((0, 5), np.int32)
     index = TokenIndex(*(np.ascontiguousarray(column) for column in table.T))
     empty = tuple(number for number, mask in enumerate(masks) if not mask.any())
-    return Encoded(ids, masks, index, cut, empty, has_cls, exact)
+    unknown = 0 if lacking is None else int((index.token == lacking).sum())
+    return Encoded(ids, masks, index, cut, empty, has_cls, exact, unknown)
 
 
 def tokenizer_limit(tokenizer: Any) -> int | None:
