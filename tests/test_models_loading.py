@@ -1,7 +1,9 @@
 """Every way in which a model on disk can be wrong, and the one sentence each of them gets."""
 
 import json
+import os
 import shutil
+import time
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from embcompare.errors import (
     SettingsError,
     UnsupportedFamily,
 )
-from embcompare.models import ModelSpec, fingerprint, inspect_model, load_model
+from embcompare.models import ModelPool, ModelSpec, fingerprint, inspect_model, load_model
 from embcompare.models.loading import quiet
 
 
@@ -431,6 +433,27 @@ def test_fingerprints_are_of_content_not_of_place(copy, tiny_folders, tmp_path):
         found = fingerprint(str(folder))
         assert found not in seen
         seen.add(found)
+
+
+def test_other_weights_of_equal_size_and_time_are_other_weights(copy, tiny_folders):
+    folder = copy("gpt2")
+    weights, others = folder / "model.safetensors", tiny_folders("gpt2", seed=1) / "model.safetensors"
+    pool = ModelPool()
+    with pool.lease(str(folder)) as model:
+        print_, first = fingerprint(str(folder)), model.anatomy.embedding.clone()
+    before = weights.stat()
+    for swap in (
+        weights.write_bytes,
+        lambda data: (folder / "new").write_bytes(data) and (folder / "new").replace(weights),
+    ):
+        former = fingerprint(str(folder))
+        time.sleep(0.02)
+        swap(others.read_bytes() if former == print_ else (tiny_folders("gpt2") / "model.safetensors").read_bytes())
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (weights.stat().st_size, weights.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        assert fingerprint(str(folder)) != former
+        with pool.lease(str(folder)) as model:
+            assert torch.equal(model.anatomy.embedding, first) == (fingerprint(str(folder)) == print_)
 
 
 def test_fingerprints_read_each_file_once(copy, monkeypatch):

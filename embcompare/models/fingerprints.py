@@ -10,7 +10,13 @@ from embcompare.errors import ModelDamaged
 from embcompare.models import hub, policy
 from embcompare.models.spec import ModelSpec
 
-_known: dict[tuple[str, int, int], str] = {}
+Identity = tuple[int, int, int, int]
+"""Size, time of writing, time of the last change of any kind, and inode of a file.
+
+The time of writing alone can be set by whoever writes: a copy that keeps it, of equal size, is another file.
+"""
+
+_known: dict[tuple[str, Identity], str] = {}
 _lock = threading.Lock()
 
 
@@ -18,7 +24,7 @@ def fingerprint(spec_or_text: ModelSpec | str) -> str:
     """Return the SHA-256, in hex, over a model's weight files, config and tokenizer files.
 
     The same content under another path or name has the same fingerprint; a changed byte gives another. File
-    digests are remembered by path, size and modification time. Raises what finding the model raises.
+    digests are remembered by path, size, times and inode. Raises what finding the model raises.
     """
     spec = policy.permitted(ModelSpec.parse(spec_or_text))
     return fingerprint_of(hub.find_model(spec), spec.label)
@@ -32,10 +38,14 @@ def fingerprint_of(folder: Path, label: str) -> str:
     return total.hexdigest()
 
 
-def stamp(folder: Path, label: str) -> tuple[tuple[str, int, int], ...]:
-    """Return names, sizes and modification times of a model's files: cheap, and changed when they are."""
-    found = [(path.name, path.stat()) for path in policy.model_files(folder, label)]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+def stamp(folder: Path, label: str) -> tuple[tuple[str, Identity], ...]:
+    """Return names, sizes, times and inodes of a model's files: cheap, and changed when they are."""
+    return tuple((path.name, _identity(path)) for path in policy.model_files(folder, label))
+
+
+def _identity(path: Path) -> Identity:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def _digest(path: Path) -> str:
@@ -49,8 +59,7 @@ def _digest(path: Path) -> str:
 
 
 def _read_digest(path: Path) -> str:
-    stat = path.stat()
-    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+    key = (str(path.resolve()), _identity(path))
     with _lock:
         if key in _known:
             return _known[key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from embcompare import environment
 from embcompare.errors import ModelRefused, SettingsError
 from embcompare.models import memory, policy
 from embcompare.models.fingerprints import stamp
@@ -35,7 +35,7 @@ class _Entry:
 class ModelPool:
     """Lends loaded models, one copy of each, and evicts the least recently used idle ones to make room.
 
-    A model is known by its name, revision, dtype, device and its files' sizes and times, so that a folder written
+    A model is known by its name, revision, dtype, device and its files' sizes, times and inodes: a folder written
     anew is loaded anew. Safe to use from many threads: those that ask for the same model wait for one load.
     """
 
@@ -192,8 +192,5 @@ def default_pool() -> ModelPool:
     global _default
     with _default_lock:
         if _default is None:
-            text = os.environ.get("EMBCOMPARE_MAX_MODELS", "").strip() or str(_MODELS)
-            if not text.isdecimal():
-                raise SettingsError(f"EMBCOMPARE_MAX_MODELS is {text!r}; give a whole number.")
-            _default = ModelPool(max_models=int(text))
+            _default = ModelPool(max_models=environment.whole_number("EMBCOMPARE_MAX_MODELS", _MODELS, low=1))
         return _default
