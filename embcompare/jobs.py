@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,9 @@ __all__ = ["Job", "JobQueue", "Progress", "Snapshot", "State", "run"]
 LOG = logging.getLogger(__name__)
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
+
+RETURN_SECONDS = 10.0
+"""How long a job waits for its last watcher to come back, when they are known to have gone."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,9 @@ class JobQueue:
     """Jobs in the order they came, ``workers`` at a time; equal settings on equal weights are one job.
 
     At most ``max_queued`` jobs wait, and the last ``keep_finished`` finished ones are remembered. A watcher that has
-    not been heard of for ``watcher_timeout`` seconds no longer counts; a job without watchers is cancelled.
+    not been heard of for ``watcher_timeout`` seconds no longer counts, nor one whom ``present`` says is gone: at once
+    where others watch, else after ten seconds, in which a page may have been loaded again. A job without watchers is
+    cancelled.
     ``max_seconds`` bounds the time that one job may run; like a cancel, it takes effect at the run's next step.
     """
 
@@ -123,6 +128,7 @@ class JobQueue:
         device: str = "auto",
         watcher_timeout: float = 120.0,
         max_seconds: float | None = None,
+        present: Callable[[str], bool] = lambda watcher: True,
     ) -> None:
         self.store = store if store is not None else Store()
         self.workers = workers
@@ -131,6 +137,7 @@ class JobQueue:
         self.device = device
         self.watcher_timeout = watcher_timeout
         self.max_seconds = max_seconds
+        self.present = present
         self._changed = threading.Condition(threading.RLock())
         self._jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
@@ -189,6 +196,13 @@ class JobQueue:
         found = self.store.get(key)
         return None if found is None else mark_cached(found, settings, prints)
 
+    def going(self, settings: Settings) -> Job | None:
+        """Return the job of ``settings`` that waits or runs and will not be stopped, whoever asked for it; or None."""
+        key = self.store.key(settings, running.fingerprints(settings))
+        with self._changed:
+            job = self.get(key)
+            return job if job is not None and not job._stop and job.state in ("queued", "running") else None
+
     def get(self, key: str) -> Job | None:
         """Return the latest job of ``key``; None when there never was one or it is forgotten."""
         with self._changed:
@@ -239,10 +253,14 @@ class JobQueue:
 
     def _prune(self) -> None:
         """Drop watchers that fell silent, and stop the jobs that nobody watches any more."""
-        horizon = time.monotonic() - self.watcher_timeout
+        now = time.monotonic()
         for job in list(self._jobs.values()):
             for watcher, seen in list(job._seen.items()):
-                if seen is not None and seen < horizon:
+                if seen is None:
+                    continue
+                silent = now - seen
+                gone = silent > RETURN_SECONDS or (silent > 0 and len(job._seen) > 1)
+                if silent > self.watcher_timeout or (gone and not self.present(watcher)):
                     del job._seen[watcher]
             if not job._seen and not job._stop and job.state in ("queued", "running"):
                 self._stop_job(job)

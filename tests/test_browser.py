@@ -253,6 +253,20 @@ def test_a_long_run_shows_progress_and_can_be_cancelled(page, server):
     assert len(server.stored()) == before
 
 
+def test_a_page_loaded_again_meets_its_own_run_and_can_cancel_it(page, server):
+    page.goto("/Parameters?group=ff_values&null_draws=1000&score=one_to_one")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_text("Partial result")).to_be_visible()
+    page.reload()
+    expect(page.get_by_test_id("stProgress")).to_be_visible()
+    expect(page.get_by_text("Partial result")).to_be_visible()
+    assert page.get_by_text("waiting for the same run").count() == 0
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text(re.compile("^Cancelled"))).to_be_visible(timeout=PATIENCE)
+    rest(page)
+    assert page.get_by_text("Somebody else waits").count() == 0
+
+
 def test_hostile_links_are_answered_with_a_sentence(page):
     page.goto("/Parameters?model_a=../../etc/passwd&group=%3Cscript%3E&null_draws=4&view=raw&bogus=1")
     expect(page.get_by_text(re.compile("Part of the link cannot be followed"))).to_be_visible()

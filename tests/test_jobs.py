@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fakes import GATES, WEIGHTS, Count, register
 
-from embcompare import running
+from embcompare import jobs, running
 from embcompare.errors import Busy, Cancelled, EmbcompareError, ModelNotFound, SettingsError
 from embcompare.jobs import JobQueue, Progress, run
 from embcompare.store import Store
@@ -597,6 +597,48 @@ def test_a_heartbeat_keeps_a_job_alive_and_so_does_a_watcher_that_needs_none(mak
     assert quiet.wait(20)
     assert (beating.state, quiet.state) == ("done", "done")
     assert quiet.touch("shell") is True
+
+
+def test_a_watcher_known_to_be_gone_no_longer_counts_where_others_wait(make_queue, gate):
+    here = {"before reloading", "after reloading"}
+    queue = make_queue(present=lambda watcher: watcher in here)
+    opened = gate("reloaded")
+    job = queue.submit(Count("a", gate="reloaded"), "before reloading")
+    here.remove("before reloading")
+    assert queue.get(job.key).watchers == {"before reloading"}  # may come back
+    assert queue.going(job.settings) is job
+    queue.submit(job.settings, "after reloading")
+    time.sleep(0.01)
+    assert queue.get(job.key).watchers == {"after reloading"}
+    assert queue.cancel(job.key, "after reloading") is True
+    assert queue.going(job.settings) is None
+    opened.set()
+    assert job.wait(20)
+    assert job.state == "cancelled"
+
+
+def test_a_job_whose_last_watcher_is_gone_waits_a_while_for_them_to_come_back(make_queue, gate, monkeypatch):
+    here = {"stays"}
+    queue = make_queue(present=lambda watcher: watcher in here)
+    opened = gate("gone")
+    queue.submit(Count("a", gate="gone"), "stays")
+    job = queue.submit(Count("b"), "goes")
+    assert queue.get(job.key).watchers == {"goes"}
+    monkeypatch.setattr(jobs, "RETURN_SECONDS", 0.05)
+    time.sleep(0.1)
+    assert queue.get(job.key).state == "cancelled"
+    opened.set()
+
+
+def test_what_goes_can_be_joined_and_what_is_over_cannot(queue, gate):
+    opened = gate("joined")
+    settings = Count("a", gate="joined")
+    assert queue.going(settings) is None
+    job = queue.submit(settings, "first")
+    assert queue.going(settings) is job
+    opened.set()
+    assert job.wait(20)
+    assert queue.going(settings) is None
 
 
 def test_only_known_watchers_can_be_heard(queue, gate):

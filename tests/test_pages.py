@@ -191,7 +191,7 @@ def test_a_click_outside_the_matrix_changes_nothing(twins, caplog):
 def test_a_chosen_layer_that_the_next_pair_lacks_is_dropped_with_a_sentence(twins, caplog):
     at = opened(PARAMETERS, **twins, **QUICK, layer_a="9", layer_b="1")
     assert_sound(at, caplog)
-    assert "There is no layer 9." in sentences(at)
+    assert "A has no layer 9; its layers here are 0 to 1." in sentences(at)
 
 
 BAD = [
@@ -492,3 +492,14 @@ def test_a_reader_takes_what_the_settings_take():
     assert links.reader(ParameterAlignment, "centred")("false") is False
     with pytest.raises(EmbcompareError):
         links.reader(ParameterAlignment, "group")("nonsense")
+
+
+def test_a_time_limit_that_is_none_is_named_with_what_is_allowed(monkeypatch, twins):
+    try:
+        with monkeypatch.context() as wrong:
+            wrong.setenv("EMBCOMPARE_MAX_SECONDS", "5m")
+            runs.queue.clear()
+            at = opened(PARAMETERS, **twins, **QUICK)
+        assert "cannot be '5m'; give a number of seconds above 0" in at.error[0].value
+    finally:
+        runs.queue.clear()

@@ -58,7 +58,11 @@ def choose(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
         options = ["none", *map(str, range(count))]
         if st.session_state.get(key) not in options:
             if st.session_state.get(key) is not None:
-                column.caption(f"There is no layer {plain(str(st.session_state[key]))}.")
+                missing = plain(str(st.session_state[key]))
+                column.warning(
+                    f"{side} has no layer {missing}; its layers here are 0 to {count - 1}.",
+                    icon=":material/layers_clear:",
+                )
             st.session_state[key] = "none"
         column.selectbox(f"Layer of {side}", options, key=key, persist_state="session", on_change=links.forget)
     return chosen(shape, page)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
+from streamlit import runtime
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from embcompare import environment
 from embcompare.errors import EmbcompareError
 from embcompare.experiments.base import Result, Settings
 from embcompare.jobs import Job, JobQueue, Snapshot
@@ -33,14 +35,21 @@ R = TypeVar("R", bound=Result)
 @st.cache_resource(show_spinner=False)
 def queue() -> JobQueue:
     """Return the one queue of this process, whose store is the one of the command line."""
-    limit = os.environ.get("EMBCOMPARE_MAX_SECONDS", "")
-    seconds = float(limit) if limit.replace(".", "", 1).isdigit() else (HOSTED_SECONDS if policy.hosted() else None)
-    return JobQueue(workers=1, max_queued=8, max_seconds=seconds)
+    seconds = environment.positive_seconds("EMBCOMPARE_MAX_SECONDS", HOSTED_SECONDS if policy.hosted() else None)
+    return JobQueue(workers=1, max_queued=8, max_seconds=seconds, present=_present)
 
 
 def watcher() -> str:
     """Return this browser session's name among the watchers of a job."""
-    return str(st.session_state.setdefault("watcher", secrets.token_hex(8)))
+    context = get_script_run_ctx()
+    session = context.session_id if context is not None else ""
+    return str(st.session_state.setdefault("watcher", f"{session}/{secrets.token_hex(8)}"))
+
+
+def _present(name: str) -> bool:
+    """Return whether the browser of a watcher is still connected: a page loaded again is another session."""
+    session = name.rpartition("/")[0]
+    return not session or not runtime.exists() or runtime.get_instance().is_active_session(session)
 
 
 def at_hand(settings: Settings) -> Result | None:
@@ -74,11 +83,27 @@ def ask(settings: Settings, slot: str) -> None:
     except EmbcompareError as error:
         st.session_state[f"{slot}.refused"] = (settings, str(error))
         return
+    _withdrawn().discard(job.key)
     st.session_state.pop(f"{slot}.refused", None)
     if former is not None and former != job.key:
         queue().leave(former, watcher())
     st.session_state[slot] = job.key
     st.session_state.setdefault("asked", {})[settings] = job.key
+
+
+def _withdrawn() -> set[str]:
+    """Return the keys of the runs that this session has stopped waiting for."""
+    keys: set[str] = st.session_state.setdefault("withdrawn", set())
+    return keys
+
+
+def _join(settings: Settings, slot: str) -> None:
+    """Watch the run of ``settings`` if it goes already: somebody's, or one's own before the page was loaded again."""
+    if any(_from_hub(name) for name in settings.models()):
+        return
+    job = queue().going(settings)
+    if job is not None and job.key not in _withdrawn():
+        ask(settings, slot)
 
 
 def _asked(settings: Settings) -> str | None:
@@ -106,10 +131,15 @@ def follow(settings: Settings, slot: str, draw: Callable[[Result], None] | None 
     reason = refusal(settings, slot)
     if reason:
         st.error(plain(reason))
+    if job_of(settings) is None and not reason:
+        _join(settings, slot)
     job = job_of(settings)
     if job is None:
         return None
-    job.touch(watcher())
+    if not job.touch(watcher()) and not job.snapshot().finished and job.key not in _withdrawn():
+        # the browser was away for a while, and others went on waiting
+        ask(settings, slot)
+        job = job_of(settings) or job
     if job.state in ("queued", "running"):
         job.wait(PATIENCE)
     now = job.snapshot()
@@ -183,6 +213,7 @@ def obtained(
 
 
 def _withdraw(settings: Settings, key: str, slot: str) -> None:
+    _withdrawn().add(key)
     stopped = queue().cancel(key, watcher())
     job = queue().get(key)
     if not stopped and job is not None and not job.snapshot().finished:
