@@ -10,8 +10,8 @@ from embcompare.ui.page import REPRESENTATIONS
 
 ui.begin(
     "Representations",
-    "Both models read the same text; every layer's hidden states of one are compared with every layer's of the other, "
-    "by the measure you choose, with wrongly paired rows beside them for contrast.",
+    "Every layer's hidden states of one model are compared with every layer's of the other on the same text, by the "
+    "measure you choose, with wrongly paired rows beside them for contrast. Your own vectors can take a model's place.",
     REPRESENTATIONS,
 )
 with ui.guard():

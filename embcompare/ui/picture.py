@@ -131,8 +131,10 @@ def show(
 def legend(picture: Picture, draws: int, chance: str = "permutations") -> str:
     """Say what squares, crosses and grey cells mean, as far as they occur; ``chance`` is what the null consists of."""
     parts = [f"One colour scale for {'all panels' if len(picture.panels) > 1 else 'the panel'}."]
-    if any(p.assigned is not None and len(p.assigned) for p in picture.panels):
-        parts.append("Squares: the one-to-one assignment of layers with the largest total score.")
+    if all(p.matrix.size > 1 for p in picture.panels) and any(
+        p.assigned is not None and len(p.assigned) for p in picture.panels
+    ):
+        parts.append("Squares: the one-to-one assignment of layers that is closest in total.")
     if any(p.faint is not None and p.faint.any() for p in picture.panels):
         parts.append(f"Crosses: less than {BEYOND:g} standard deviations beyond the null of {draws} {chance}.")
     parts += [f"Dashed line: {name}, {value:.3f}." for name, value in picture.marks.items()]

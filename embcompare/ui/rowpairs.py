@@ -13,6 +13,7 @@ from embcompare import charts, curves
 from embcompare.experiments.pairs import RepresentationPair, RepresentationPairResult
 from embcompare.ui import exports, runs
 from embcompare.ui import similarity_picture as pictures
+from embcompare.ui import similarity_words as say
 from embcompare.ui.page import plain
 from embcompare.ui.similarity_words import capital
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity
 
 SLOT = "rowpairs"
-UNITS = {"token": "tokens", "word": "words"}
-"""What rows are; elsewhere they are sentences."""
 
 
 def settings_of(settings: RepresentationSimilarity, layers: tuple[int, int]) -> RepresentationPair:
@@ -71,8 +70,8 @@ def _show(
 
 def sentence(wanted: RepresentationPair, result: RepresentationPairResult) -> str:
     """Say in two sentences how many neighbours the two layers share and how well their clouds coincide."""
-    unit = UNITS.get(wanted.pooling, "sentences")
-    where = f"{capital(result.name_a)} of A and {result.name_b} of B, {result.rows:,} {unit}"
+    unit = say.unit(wanted)
+    where = f"{capital(result.name_a)} of A and {result.name_b} of B, {result.rows:,} {unit}s"
     if np.isnan(result.mean_kept):
         text = f"{where}: neighbours are undefined."
     else:
@@ -102,7 +101,7 @@ def _table(wanted: RepresentationPair, result: RepresentationPairResult) -> int 
         selection_mode="single-row",
         key=f"rowpairs.table.{wanted.layer_a}.{wanted.layer_b}",
         column_config={
-            "text": st.column_config.TextColumn(UNITS.get(wanted.pooling, "sentences"), width="large"),
+            "text": st.column_config.TextColumn(f"{say.unit(wanted)}s", width="large"),
             "label": st.column_config.TextColumn("label", width="small"),
             "kept": st.column_config.ProgressColumn(
                 "neighbours kept", format="percent", min_value=0.0, max_value=1.0, width="small"

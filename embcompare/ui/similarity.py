@@ -211,7 +211,9 @@ def cost(wanted: RepresentationSimilarity, infos: Infos) -> Estimate:
 def show(wanted: RepresentationSimilarity, result: RepresentationSimilarityResult) -> None:
     """Show a result: sentences, the matrix and its null, profiles, one pair of layers, geometry, files, cards."""
     shape = (result.values.shape[0], result.values.shape[1])
-    st.subheader(f"{say.capital(wanted.declaration.label)}, layer by layer", anchor=False)
+    single = result.values.size == 1
+    title = say.capital(wanted.declaration.label)
+    st.subheader(title if single else f"{title}, layer by layer", anchor=False)
     st.markdown(plain(f"{say.takeaway(wanted, result)} {say.levels(wanted, result)}"))
     st.caption(plain(say.surprise(wanted)))
     view, range_ = views(result, PAGE)
@@ -219,14 +221,14 @@ def show(wanted: RepresentationSimilarity, result: RepresentationSimilarityResul
     before = layers.chosen(shape, PAGE)
     clicked = picture.show(drawn, key="similarity.matrix", selection="cell", chosen=before)
     layers.take_click(clicked, shape, PAGE)
-    legend = [picture.legend(drawn, wanted.null_draws, "wrong pairings"), say.interval_note(result)]
+    legend = [picture.legend(drawn, wanted.null_draws, "wrong pairings"), say.interval_note(wanted, result)]
     st.caption(plain(" ".join(filter(None, legend))))
-    _ends(result)
+    st.caption(plain(say.ends(wanted, result)))
     for notice in result.notices:
         st.caption(plain(notice))
     _reasons(result)
     _files(wanted, result, drawn)
-    st.subheader("One pair of layers", anchor=False)
+    st.subheader("Row by row" if single else "One pair of layers", anchor=False)
     st.markdown("Click a cell of the first panel, or choose two layers, to see which neighbours they share.")
     cell = layers.choose(shape, PAGE)
     publish(wanted)
@@ -234,22 +236,12 @@ def show(wanted: RepresentationSimilarity, result: RepresentationSimilarityResul
         st.rerun()
     if cell is not None:
         rowpairs.show(wanted, cell, result.notices)
-    st.subheader("Along the depth", anchor=False)
-    pictures.profile(wanted, result)
-    st.subheader("Each layer by itself", anchor=False)
+    if not single:
+        st.subheader("Along the depth", anchor=False)
+        pictures.profile(wanted, result)
+    st.subheader("Each side by itself" if single else "Each layer by itself", anchor=False)
     pictures.geometry(wanted, result)
     _about(wanted, result)
-
-
-def _ends(result: RepresentationSimilarityResult) -> None:
-    ends = dict.fromkeys(
-        f"{side}'s last layer is {names[-1]}" for side, names in zip("AB", _named(result), strict=True)
-    )
-    st.caption(plain(f"Layer 0 is the embedding output; {' and '.join(ends)}."))
-
-
-def _named(result: RepresentationSimilarityResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return result.layers_a, result.layers_b
 
 
 def _reasons(result: RepresentationSimilarityResult) -> None:
@@ -258,7 +250,8 @@ def _reasons(result: RepresentationSimilarityResult) -> None:
     why: dict[str, int] = {}
     for _, _, text in result.reasons:
         why[text] = why.get(text, 0) + 1
-    with st.expander(f"Why {len(result.reasons)} cells have no value"):
+    cells = len(result.reasons)
+    with st.expander("Why the cell has no value" if cells == 1 else f"Why {cells} cells have no value"):
         for text, count in why.items():
             st.markdown(f"- {plain(text)} ({count} cell{'s' if count > 1 else ''})")
 

@@ -125,7 +125,8 @@ def profile(settings: RepresentationSimilarity, result: RepresentationSimilarity
             chart, key="profile.layers", alt=f"The closest layers of B for the layers of A in turn: {listed}."
         )
     if bands:
-        st.caption("Shaded: 95 % interval over sentences. Layer 0 is the embedding output.")
+        zero = "" if say.given(settings)[0] else " Layer 0 is the embedding output."
+        st.caption(f"Shaded: 95 % interval over {say.item(settings)}s.{zero}")
 
 
 def geometry(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from embcompare.experiments.depth import DepthAgreement, closest_at_equal_depth
+from embcompare.experiments.sides import VECTORS
 from embcompare.ui.page import plain
 from embcompare.ui.picture import BEYOND
 from embcompare.ui.words import counted, probability
@@ -15,13 +16,51 @@ if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity, RepresentationSimilarityResult
     from embcompare.measures import Indicator, Measure
 
-ROWS = {
-    "mean": "sentences (the mean of their tokens)",
-    "last": "sentences (their last token)",
-    "cls": "sentences (their classification token)",
-    "token": "tokens",
-    "word": "words (the mean of their tokens)",
+
+class _Sides(Protocol):
+    @property
+    def model_a(self) -> str: ...
+    @property
+    def model_b(self) -> str: ...
+    @property
+    def pooling(self) -> str: ...
+
+
+_WAYS = {
+    "mean": ("sentence", "the mean of their tokens"),
+    "last": ("sentence", "their last token"),
+    "cls": ("sentence", "their classification token"),
+    "token": ("token", ""),
+    "word": ("word", "the mean of their tokens"),
 }
+
+
+def given(settings: _Sides) -> tuple[bool, bool]:
+    """Return which sides are a user's own vectors."""
+    return settings.model_a.startswith(VECTORS), settings.model_b.startswith(VECTORS)
+
+
+def unit(settings: _Sides) -> str:
+    """Return what one row is: a sentence, word or token that models read, or a row of given vectors."""
+    return "row" if all(given(settings)) else _WAYS[settings.pooling][0]
+
+
+def item(settings: _Sides) -> str:
+    """Return what intervals are over: sentences, or rows where there is no text."""
+    return "row" if all(given(settings)) else "sentence"
+
+
+def rows_of(settings: _Sides, count: int) -> str:
+    """Say how many rows there are and what they are: ``600 sentences (the mean of their tokens)``."""
+    text = f"{count:,} {unit(settings)}{'' if count == 1 else 's'}"
+    sides = given(settings)
+    if all(sides):
+        return text
+    way = _WAYS[settings.pooling][1]
+    if any(sides):
+        own, other = ("A", "B") if sides[0] else ("B", "A")
+        return f"{text} ({other}: {way}; {own}: as given)"
+    return f"{text} ({way})" if way else text
 
 
 def agreement_of(result: RepresentationSimilarityResult) -> DepthAgreement:
@@ -32,32 +71,47 @@ def agreement_of(result: RepresentationSimilarityResult) -> DepthAgreement:
 def takeaway(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
     """Say in two sentences how closeness follows depth, and how many cells leave their null."""
     own, measure = agreement_of(result), settings.declaration
-    what = f"{capital(measure.label)} in {settings.space} space on {result.rows:,} {ROWS[settings.pooling]}"
+    what = f"{capital(measure.label)} in {settings.space} space on {rows_of(settings, result.rows)}"
     if not len(own.pairs):
         return f"{what}: no pair of layers has a value."
-    total = len(own.pairs)
-    chance = f"{own.chance * total:.1f}".removesuffix(".0")
-    tested = f", {probability(own.p_value)}" if np.isfinite(own.p_value) else ""
-    closer = result.values if result.higher_is_closer else -result.values
-    rowwise, rows = closest_at_equal_depth(closer)
-    text = (
-        f"{what}: the assignment that is closest in total joins {counted(own)} layers at equal depth (chance: {chance}"
-        f"{tested}); layer by layer, the closest layer of B lies at equal depth for {rowwise} of {rows} layers of A."
-    )
+    text = f"{what}: {_closest(settings, result, own)}."
     z = result.z
     if z is None or np.isnan(z).all():
         return text
     defined = np.isfinite(result.values)
+    if defined.sum() == 1:
+        return f"{text} It lies {z[defined][0]:+.1f} standard deviations from its null."
     beyond = int((z[defined] >= BEYOND).sum())
     return (
         f"{text} {beyond} of {int(defined.sum())} cells lie at least {BEYOND:g} standard deviations beyond their null."
     )
 
 
+def _closest(settings: RepresentationSimilarity, result: RepresentationSimilarityResult, own: DepthAgreement) -> str:
+    """Say which layers are closest; given vectors have one layer and no depth."""
+    sides = given(settings)
+    if all(sides):
+        return f"{result.values[0, 0]:.3f}"
+    if any(sides):
+        best, side = (result.best_match_a, "B") if sides[0] else (result.best_match_b, "A")
+        value = result.values.ravel()[best[0]]
+        return f"the closest layer of {side} to the given vectors is layer {best[0]}, with {value:.3f}"
+    total = len(own.pairs)
+    chance = f"{own.chance * total:.1f}".removesuffix(".0")
+    tested = f", {probability(own.p_value)}" if np.isfinite(own.p_value) else ""
+    closer = result.values if result.higher_is_closer else -result.values
+    rowwise, rows = closest_at_equal_depth(closer)
+    return (
+        f"the assignment that is closest in total joins {counted(own)} layers at equal depth (chance: {chance}"
+        f"{tested}); layer by layer, the closest layer of B lies at equal depth for {rowwise} of {rows} layers of A"
+    )
+
+
 def levels(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
     """Say in one sentence how close the layers are, and how close the same rows wrongly paired come."""
     parts = []
-    for where, matrix in (("between the models", result.values), ("with the rows wrongly paired", result.null_mean)):
+    between = "between the two sides" if any(given(settings)) else "between the models"
+    for where, matrix in ((between, result.values), ("with the rows wrongly paired", result.null_mean)):
         if matrix is not None and not np.isnan(matrix).all():
             low, high = (f"{end(matrix):z.2f}" for end in (np.nanmin, np.nanmax))
             parts.append(f"{low} {where}" if low == high else f"{low} to {high} {where}")
@@ -69,6 +123,17 @@ def levels(settings: RepresentationSimilarity, result: RepresentationSimilarityR
 
 def surprise(settings: RepresentationSimilarity) -> str:
     """Say in one sentence what would be surprising to see."""
+    if all(given(settings)):
+        return (
+            "Two sets of vectors of the same things agree on much, so a value far beyond its null is no surprise; one "
+            "at its null would be, unless the rows are paired wrongly."
+        )
+    if any(given(settings)):
+        return (
+            "Neighbouring layers of a model are alike, for each only adds to the one before, so values that change "
+            "little from layer to layer are no surprise; a value at its null would be one, if row k of the file is the "
+            "vector of sentence k."
+        )
     if settings.space == "embedding":
         return (
             "Neighbouring layers of one model are alike, for each only adds to the one before, so a broad band along "
@@ -82,13 +147,28 @@ def surprise(settings: RepresentationSimilarity) -> str:
     )
 
 
-def interval_note(result: RepresentationSimilarityResult) -> str:
+def ends(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
+    """Say what the first and the last layer of each side are; given vectors have one layer, which is neither."""
+    last = [
+        f"{side}'s last layer is {names[-1]}"
+        for side, names, own in zip("AB", (result.layers_a, result.layers_b), given(settings), strict=True)
+        if not own
+    ]
+    vectors = [f"{side} is given vectors, one layer" for side, own in zip("AB", given(settings), strict=True) if own]
+    first = ["Layer 0 is the embedding output"] if last else []
+    return f"{'; '.join(filter(None, [*first, ' and '.join(last), ' and '.join(vectors)]))}."
+
+
+def interval_note(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
     """Say how wide the 95 % intervals are."""
     if result.spread is None or np.isnan(result.spread).all():
         return ""
     half = 1.96 * result.spread
+    over = f"over {item(settings)}s"
+    if np.isfinite(half).sum() == 1:
+        return f"The 95 % interval {over} is ± {np.nanmax(half):.3f}."
     return (
-        f"95 % intervals over sentences are ± {np.nanmin(half):.3f} to ± {np.nanmax(half):.3f} wide, by cell; they are "
+        f"95 % intervals {over} are ± {np.nanmin(half):.3f} to ± {np.nanmax(half):.3f}, by cell; they are "
         "in the tooltips and the table."
     )
 
