@@ -257,7 +257,7 @@ def test_the_default_pool_is_one_and_bounded_by_the_environment(monkeypatch):
     with pytest.raises(SettingsError, match="some"):
         default_pool()
     monkeypatch.setenv("EMBCOMPARE_MAX_MODELS", "0")
-    with pytest.raises(SettingsError, match="0 models"):
+    with pytest.raises(SettingsError, match="cannot be '0'; give a whole number from 1 up"):
         default_pool()
 
 
