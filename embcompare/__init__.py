@@ -27,6 +27,8 @@ _PUBLIC = {
     "TokenSearch": "embcompare.experiments.token_search",
     "HeadReading": "embcompare.experiments.heads",
     "NearestVectors": "embcompare.experiments.nearest",
+    "ParameterDifference": "embcompare.experiments.difference",
+    "ParameterAgreement": "embcompare.experiments.agreement",
     "keep_corpus": "embcompare.shelf",
     "keep_vectors": "embcompare.shelf",
     "EmbcompareError": "embcompare.errors",

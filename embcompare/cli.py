@@ -10,21 +10,23 @@ import argparse
 import dataclasses
 import json
 import logging
-import os
 import sys
 import typing
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, NoReturn
 
 from embcompare import __version__
 from embcompare.cli_given import keep_file, with_files
 from embcompare.cli_options import add_settings, summaries
 from embcompare.cli_options import settings_from as _settings
-from embcompare.cli_show import ProgressLine, described, duration, say, size_text
+from embcompare.cli_outputs import FORMATS, outputs_of, ready, tell, write
+from embcompare.cli_show import ProgressLine, described, say
+from embcompare.cli_stored import kept, results
 from embcompare.demo import DESCRIPTIONS
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments import settings_type
+from embcompare.folders import KINDS
+from embcompare.words import plural
 
 if typing.TYPE_CHECKING:
     from embcompare.experiments.base import Result
@@ -32,15 +34,20 @@ if typing.TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _PROG = "python -m embcompare"
-_FORMATS = ("json", "csv", "npz")
 _SHOWN_ROWS = 20
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one sentence."""
+    """A parser whose complaint is one sentence, and which says so where its help cannot be printed."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            tell(message.removesuffix("\n"))
+        elif message:
+            say(message.removesuffix("\n"))
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -53,13 +60,13 @@ class _Formatter(argparse.HelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    ready()
     debug = False
     try:
         arguments = _parser(words).parse_args(words)
         debug = arguments.debug
         logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, stream=sys.stderr)
         arguments.act(arguments)
-        sys.stdout.flush()
     except EmbcompareError as error:
         say(str(error))
         LOG.debug("details", exc_info=True)
@@ -68,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("Cancelled.")
         return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         from embcompare.running import plain_sentence
@@ -126,25 +132,40 @@ def _parser(words: Sequence[str]) -> _Parser:
     keep.add_argument("--ids", metavar="NAME", help="what holds an id for each row (default: ids or id, if there)")
     keep.set_defaults(act=_keep)
 
-    results = commands.add_parser("results", help="list, export or delete stored results", allow_abbrev=False)
-    action = results.add_mutually_exclusive_group()
+    stored = commands.add_parser("results", help="list, export or delete stored results", allow_abbrev=False)
+    action = stored.add_mutually_exclusive_group()
     action.add_argument("--export", metavar="KEY", help="write a stored result to --json, --csv or --npz")
     action.add_argument("--delete", metavar="KEY", help="delete one stored result (the first digits of its key do)")
     action.add_argument("--clear", action="store_true", help="delete all stored results")
-    _add_outputs(results)
-    results.set_defaults(act=_results)
+    _add_outputs(stored)
+    stored.set_defaults(act=results)
+
+    beside = commands.add_parser(
+        "kept",
+        help="list or delete kept texts, vectors and hidden states",
+        description="List what is kept beside the results, last used first: your own texts and vectors under the names "
+        "that run takes, and hidden states, which are computed again when they are needed.",
+        allow_abbrev=False,
+    )
+    action = beside.add_mutually_exclusive_group()
+    action.add_argument("--delete", metavar="NAME", help="delete one (the first digits of its name do)")
+    action.add_argument(
+        "--clear", metavar="KIND", nargs="?", const="all", choices=("all", *KINDS),
+        help=f"delete all of a kind, one of {', '.join(KINDS)} (default: all)",
+    )  # fmt: skip
+    beside.set_defaults(act=kept)
     return parser
 
 
 def _add_outputs(parser: argparse._ActionsContainer) -> None:
-    for kind in _FORMATS:
+    for kind in FORMATS:
         parser.add_argument(f"--{kind}", metavar="FILE", help=f"write the result as {kind}; - is standard output")
 
 
 def _run(arguments: argparse.Namespace) -> None:
     from embcompare.running import run
 
-    outputs = _outputs(arguments)
+    outputs = outputs_of(arguments)
     said = with_files(arguments)
     settings = _settings(arguments)
     line = ProgressLine(sys.stderr)
@@ -160,7 +181,7 @@ def _run(arguments: argparse.Namespace) -> None:
     for notice in dict.fromkeys((*said, *result.notices)):
         say(notice)
     if outputs:
-        _write(result, outputs)
+        write(result, outputs)
     else:
         _print_table(result)
 
@@ -175,7 +196,7 @@ def _models(arguments: argparse.Namespace) -> None:
         installed = demo_names()
         for name, description in DESCRIPTIONS.items():
             absent = "" if name in installed else " (weights not installed)"
-            print(f"{'demo/' + name:{width}}  {description}{absent}")
+            tell(f"{'demo/' + name:{width}}  {description}{absent}")
         return
     from embcompare.export import check_target, write_file
     from embcompare.models import inspect_model
@@ -184,93 +205,26 @@ def _models(arguments: argparse.Namespace) -> None:
         check_target(arguments.json)
     found = inspect_model(arguments.name)
     if arguments.json is None:
-        print(described(found))
+        tell(described(found))
         return
-    text = json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False)
     if arguments.json == "-":
-        sys.stdout.write(text)
+        tell(text)
     else:
-        write_file(arguments.json, text)
+        write_file(arguments.json, text + "\n")
 
 
 def _keep(arguments: argparse.Namespace) -> None:
     names = ("column", "label_column", "max_rows", "seed", "array", "ids")
-    kept = keep_file(arguments.file, {name: getattr(arguments, name) for name in names})
-    for notice in kept.notices:
+    found = keep_file(arguments.file, {name: getattr(arguments, name) for name in names})
+    for notice in found.notices:
         say(notice)
-    say(f"Kept: {kept.holds}.")
-    print(kept.name)
-
-
-def _results(arguments: argparse.Namespace) -> None:
-    from embcompare.store import Store
-
-    store = Store()
-    outputs = _outputs(arguments)
-    if outputs and arguments.export is None:
-        raise SettingsError("A file was named but no result; say which with --export KEY.")
-    if arguments.clear:
-        count = store.clear()
-        say(f"{count} {'result' if count == 1 else 'results'} deleted.")
-    elif arguments.delete is not None:
-        key = store.find(arguments.delete)
-        store.delete(key)
-        say(f"Result {key[:12]} deleted.")
-    elif arguments.export is not None:
-        if not outputs:
-            raise SettingsError("Say where to write the result with --json, --csv or --npz FILE; - is standard output.")
-        key = store.find(arguments.export)
-        result = store.get(key)
-        if result is None:
-            raise EmbcompareError(" ".join(store.take_notices(key)) or f"Result {key[:12]} is gone.")
-        _write(result, outputs)
-    else:
-        for entry in store.entries():
-            when = datetime.fromtimestamp(entry.created).strftime("%Y-%m-%d %H:%M")
-            took = "" if entry.seconds is None else f"  {duration(entry.seconds)}"
-            print(
-                f"{entry.key[:12]}  {when}  {size_text(entry.bytes):>8}  {entry.experiment}"
-                f"  {' × '.join(entry.models)}{took}"
-            )
-        for notice in store.take_notices():
-            say(notice)
-
-
-def _outputs(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return format -> path of what is to be written, checked before anybody waits for the numbers."""
-    from embcompare.export import check_target
-
-    outputs = {kind: path for kind in _FORMATS if (path := getattr(arguments, kind)) is not None}
-    if list(outputs.values()).count("-") > 1:
-        raise SettingsError(
-            "Only one of --json, --csv and --npz can go to standard output; name a file for the others."
-        )
-    files = [path for path in outputs.values() if path != "-"]
-    for path in files:
-        check_target(path)
-    real = [os.path.realpath(os.path.expanduser(path)) for path in files]
-    for path, target in zip(files, real, strict=True):
-        if real.count(target) > 1 and os.path.isfile(target) | (not os.path.exists(target)):
-            raise SettingsError(f"Two of --json, --csv and --npz would write the same file {path}; name one for each.")
-    return outputs
-
-
-def _write(result: Result, outputs: dict[str, str]) -> None:
-    from embcompare import export
-
-    makers: dict[str, Any] = {"json": export.to_json, "csv": export.to_csv, "npz": export.to_npz}
-    for kind, path in outputs.items():
-        data = makers[kind](result)
-        if path != "-":
-            export.write_file(path, data)
-        elif isinstance(data, bytes):
-            sys.stdout.buffer.write(data)
-        else:
-            sys.stdout.write(data if data.endswith("\n") else data + "\n")
+    say(f"Kept: {found.holds}.")
+    tell(found.name)
 
 
 def _print_table(result: Result) -> None:
     frame = result.to_frame()
-    print(frame.to_string(max_rows=_SHOWN_ROWS, index=False))
+    tell(frame.to_string(max_rows=_SHOWN_ROWS, index=False))
     if len(frame) > _SHOWN_ROWS:
-        say(f"{_SHOWN_ROWS} of {len(frame)} rows; all of them with --csv -, everything else with --json -.")
+        say(f"{_SHOWN_ROWS} of {plural(len(frame), 'row')}; all of them with --csv -, everything else with --json -.")

@@ -12,6 +12,7 @@ from typing import Any
 from embcompare.cli_options import takes_vectors
 from embcompare.errors import SettingsError
 from embcompare.experiments import settings_type
+from embcompare.words import plural
 
 if typing.TYPE_CHECKING:
     import argparse
@@ -43,6 +44,8 @@ def keep_file(path: str, options: dict[str, Any] | None = None, *, shelf: Shelf 
     from embcompare.text.corpora import SUFFIXES
 
     options = {name: value for name, value in (options or {}).items() if value is not None}
+    if not path.strip():
+        raise SettingsError("The name of the file is empty; name a file of text or of vectors.")
     file, shown = Path(os.path.expanduser(path)), _shown(path)
     suffix = file.suffix.lower().lstrip(".")
     known = suffix in (*SUFFIXES, *uploads.SUFFIXES)
@@ -89,6 +92,7 @@ def with_files(arguments: argparse.Namespace) -> tuple[str, ...]:
         elif item.metadata.get("model"):
             wanted = _is_vectors(value)
             if wanted and not takes_vectors(item):
+                _check_file(Path(os.path.expanduser(value)), _shown(value))
                 raise SettingsError(
                     f"{_shown(value)} is a file of vectors, and {arguments.experiment} compares models; give a demo "
                     "model, a folder or a hub name, or run an experiment on representations."
@@ -154,8 +158,8 @@ def _keep_text(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf) -
     with file.open("rb") as opened:
         data = opened.read(MAX_BYTES + 1)
     corpus = corpus_from_bytes(data, suffix, name=_shown(file.name), **options)
-    labels = f" with {len(set(corpus.labels)):,} different labels" if corpus.labels else ""
-    return Kept(shelf.keep_corpus(corpus), f"{len(corpus):,} sentences{labels}", corpus.notices)
+    labels = f" with {plural(len(set(corpus.labels)), 'different label')}" if corpus.labels else ""
+    return Kept(shelf.keep_corpus(corpus), f"{plural(len(corpus), 'sentence')}{labels}", corpus.notices)
 
 
 def _keep_vectors(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf) -> Kept:
@@ -164,7 +168,8 @@ def _keep_vectors(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf
     vectors = read_vectors(file, suffix, name=_shown(file.name), **options)
     ids = " with ids" if vectors.ids else ""
     rows, width = vectors.values.shape
-    return Kept(shelf.keep_vectors(vectors), f"{rows:,} vectors of {width:,} numbers{ids}", vectors.notices)
+    holds = f"{plural(rows, 'vector')} of {plural(width, 'number')}{ids}"
+    return Kept(shelf.keep_vectors(vectors), holds, vectors.notices)
 
 
 def _shown(text: str) -> str:

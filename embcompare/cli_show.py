@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 import textwrap
 import time
 import typing
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TextIO
+
+from embcompare.words import in_words
 
 if typing.TYPE_CHECKING:
     from embcompare.running import Progress
@@ -44,6 +48,10 @@ class ProgressLine:
     def __call__(self, step: Progress) -> None:
         """Show ``step``."""
         text = progress_text(step)
+        with suppress(OSError):  # a run goes on where nobody can be told how
+            self._show(text, step)
+
+    def _show(self, text: str, step: Progress) -> None:
         if self._terminal:
             width = max(20, shutil.get_terminal_size().columns - 1)
             self._stream.write(f"\r{text[:width]}\x1b[K")
@@ -61,8 +69,9 @@ class ProgressLine:
     def close(self) -> None:
         """Wipe the line, so that what follows begins on a clean one."""
         if self._open:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            with suppress(OSError):
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
             self._open = False
 
 
@@ -84,19 +93,20 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def size_text(size: int) -> str:
-    """Return a number of bytes for people: ``5 MiB``."""
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
-
-
 def say(text: str) -> None:
     """Say something about the numbers: on standard error, where it is in nobody's way."""
-    print(text, file=sys.stderr)
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # there is nowhere left to say that it cannot be said
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what still waits to be written to nowhere, or closing the stream would fail once more."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def described(found: Any, width: int | None = None) -> str:
@@ -107,7 +117,7 @@ def described(found: Any, width: int | None = None) -> str:
     """
     values = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
     if isinstance(values.get("bytes"), int):
-        values["bytes"] = size_text(values["bytes"]) if values["bytes"] else None
+        values["bytes"] = in_words(values["bytes"]) if values["bytes"] else None
     sizes = {name for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
     values = {name: None if name in sizes and values[name] == 0 else value for name, value in values.items()}
     width = width or min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)

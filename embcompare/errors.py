@@ -32,6 +32,10 @@ class Incomparable(EmbcompareError):
     """Two models cannot be compared in this way: widths, vocabularies or parts do not fit."""
 
 
+class InputError(EmbcompareError):
+    """Text or vectors that a user gave cannot be used; the message says where, why and what would do."""
+
+
 class StoreError(EmbcompareError):
     """Results cannot be kept: folder not writable, disk full."""
 

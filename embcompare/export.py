@@ -15,7 +15,7 @@ import numpy as np
 
 from embcompare.errors import StoreError
 from embcompare.experiments.base import Result
-from embcompare.store import write_atomically
+from embcompare.folders import reason, write_atomically
 
 
 def to_json(result: Result) -> str:
@@ -66,8 +66,9 @@ def write_file(path: str | Path, data: str | bytes) -> None:
     try:
         write_atomically(target, data.encode(errors="backslashreplace") if isinstance(data, str) else data)
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise StoreError(f"Cannot write {target}: {reason}; name a file in a folder that can be written.") from error
+        raise StoreError(
+            f"Cannot write {target}: {reason(error)}; name a file in a folder that can be written."
+        ) from error
 
 
 def check_target(path: str | Path) -> None:

@@ -10,10 +10,13 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from embcompare import folders
 from embcompare.errors import SettingsError, StoreError
-from embcompare.store import Store, reason_in_words, write_atomically
+from embcompare.folders import Item, reason_in_words
+from embcompare.store import Store, write_atomically
 
 if TYPE_CHECKING:
     from embcompare.text.corpora import Corpus
@@ -29,6 +32,10 @@ MAX_BYTES = 512 * 2**20
 """Bytes that kept texts and vectors may take together; the least recently used go first."""
 
 _NAME = re.compile(r"(text|vectors)/([0-9a-f]{64})")
+_FILE = re.compile(r"([0-9a-f]{64})\.(json|safetensors)")
+_KINDS = {"json": ("text", "text"), "safetensors": ("vectors", "file of vectors")}
+_SUFFIXES = {kind: suffix for suffix, (kind, _) in _KINDS.items()}
+_HEAD = 1 << 16
 
 
 def digest_of(name: str) -> str | None:
@@ -49,7 +56,8 @@ class Shelf:
     """Texts and vectors in the folder ``given`` of the store's folder."""
 
     def __init__(self, store: Store | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self.folder = (store if store is not None else Store()).folder / "given"
+        self.home = (store if store is not None else Store()).folder
+        self.folder = self.home / "given"
         self.max_bytes = max_bytes
 
     def keep_corpus(self, corpus: Corpus) -> str:
@@ -65,7 +73,10 @@ class Shelf:
         return f"text/{corpus.digest}"
 
     def corpus(self, name: str) -> Corpus:
-        """Return the corpus called ``name``: one of ``BUNDLED``, or one that was kept; else :class:`SettingsError`."""
+        """Return the corpus called ``name``: one of ``BUNDLED``, or one that was kept; else :class:`SettingsError`.
+
+        A kept one that is not what it was is set aside, and the error says so.
+        """
         from embcompare.text.corpora import Corpus, InputError
 
         if name in BUNDLED:
@@ -75,8 +86,9 @@ class Shelf:
             raise SettingsError(
                 f"There is no corpus '{name}'; say {' or '.join(BUNDLED)}, or give your own text first."
             )
+        path = self.folder / f"{digest}.json"
         try:
-            content = json.loads(self._read(f"{digest}.json", "text"))
+            content = json.loads(self._read(path))
             corpus = Corpus(
                 content["name"],
                 tuple(content["sentences"]),
@@ -84,10 +96,10 @@ class Shelf:
                 content["provenance"],
                 tuple(content["notices"]),
             )
-        except (ValueError, KeyError, TypeError, InputError) as error:
-            raise self._damaged("text") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:
+            raise self._damaged(path) from error
         if corpus.digest != digest:
-            raise self._damaged("text")
+            raise self._damaged(path)
         return corpus
 
     def keep_vectors(self, vectors: Vectors) -> str:
@@ -99,7 +111,7 @@ class Shelf:
         return f"vectors/{vectors.digest}"
 
     def vectors(self, name: str) -> Vectors:
-        """Return the kept vectors called ``name``; else :class:`SettingsError`."""
+        """Return the kept vectors called ``name``; else :class:`SettingsError`, as :meth:`corpus`."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -109,8 +121,9 @@ class Shelf:
         digest = digest_of(name) if name.startswith("vectors/") else None
         if digest is None:
             raise SettingsError(f"There are no vectors '{name}'; give your own file first.")
-        data = self._read(f"{digest}.safetensors", "file of vectors")
+        path = self.folder / f"{digest}.safetensors"
         try:
+            data = self._read(path)
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + size])["__metadata__"]
             vectors = Vectors(
@@ -119,45 +132,115 @@ class Shelf:
                 tuple(json.loads(header["ids"])),
                 tuple(json.loads(header["notices"])),
             )
-        except (ValueError, KeyError, TypeError, SafetensorError, InputError) as error:
-            raise self._damaged("file of vectors") from error
+        except (
+            ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError, InputError
+        ) as error:  # fmt: skip
+            raise self._damaged(path) from error
         if vectors.digest != digest:
-            raise self._damaged("file of vectors")
+            raise self._damaged(path)
         return vectors
 
-    def _write(self, name: str, data: bytes) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / name, data)
-        except OSError as error:
-            raise StoreError(f"What you gave cannot be kept in {self.folder}: {reason_in_words(error)}") from error
-        self._evict(keep=name)
+    def entries(self) -> list[Item]:
+        """Return what is kept, last used first: named as in settings, called as the user's file was.
 
-    def _read(self, name: str, what: str) -> bytes:
+        Lists what anybody gave; who may see what is for the caller to say.
+        """
+        found = []
+        for path, kind in self._lying():
+            with suppress(OSError):
+                stat = path.stat()
+                title = (_text_title if kind == "text" else _vectors_title)(path)
+                found.append(Item(f"{kind}/{path.stem}", kind, title, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda item: item.last_used, reverse=True)
+
+    def delete(self, name: str) -> bool:
+        """Remove what is kept under ``name``; True when there was something.
+
+        Raises :class:`SettingsError` for what is no such name and :class:`StoreError` where it cannot be removed.
+        """
+        digest = digest_of(name)
+        if digest is None:
+            raise SettingsError(f"'{name}' is not the name of a kept text or of kept vectors.")
+        path = self.folder / f"{digest}.{_SUFFIXES[name.partition('/')[0]]}"
+        try:
+            if not path.exists() and not path.is_symlink():
+                return False
+            folders.remove(path)
+        except OSError as error:
+            raise StoreError(f"{name[:20]}… cannot be deleted: {folders.reason(error)}.") from error
+        return True
+
+    def clear(self) -> int:
+        """Remove all texts and vectors; return how many there were."""
+        return sum(self.delete(f"{kind}/{path.stem}") for path, kind in self._lying())
+
+    def size(self) -> int:
+        """Return the bytes that kept texts and vectors take."""
+        return sum(folders.size(path) for path, _ in self._lying())
+
+    def _lying(self) -> list[tuple[Path, str]]:
+        """Return the files of texts and vectors, each with its kind; what is no file is set aside."""
+        found = []
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                named = _FILE.fullmatch(path.name)
+                if named and not folders.clear_way(path, "file", self.home):
+                    found.append((path, _KINDS[named.group(2)][0]))
+        return found
+
+    def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
         try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            folders.own_folder(self.folder, self.home)
+            folders.sweep(self.folder)
+            folders.clear_way(path, "file", self.home)
+            write_atomically(path, data)
+        except OSError as error:
+            raise StoreError(f"What you gave cannot be kept in {self.folder}: {reason_in_words(error)}") from error
+        self._evict(keep=path)
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            if folders.misplaced(path, "file"):
+                raise self._damaged(path)
             data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SettingsError(
+                f"The {self._what(path)} that these settings name is no longer kept here; give it again."
+            ) from error
         except OSError as error:
             raise SettingsError(
-                f"The {what} that these settings name is no longer kept here; give it again."
+                f"The {self._what(path)} that these settings name cannot be read ({folders.reason(error)}); check the "
+                f"permissions of {self.folder}, or give it again."
             ) from error
         with suppress(OSError):
             os.utime(path)
         return data
 
-    def _damaged(self, what: str) -> SettingsError:
-        return SettingsError(f"The {what} that these settings name was damaged on the disk; give it again.")
-
-    def _evict(self, keep: str) -> None:
+    def _damaged(self, path: Path) -> SettingsError:
+        """Set aside what is not what it was; return the error that says so."""
         with suppress(OSError):
-            files = sorted((p for p in self.folder.iterdir() if p.is_file()), key=lambda path: path.stat().st_mtime)
-            excess = sum(path.stat().st_size for path in files) - self.max_bytes
-            for path in files:
-                if excess <= 0:
-                    return
-                if path.name != keep:
-                    excess -= path.stat().st_size
+            folders.set_aside(path, self.home)
+        return SettingsError(
+            f"The {self._what(path)} that these settings name was damaged on the disk and has been set aside; give it "
+            "again."
+        )
+
+    def _what(self, path: Path) -> str:
+        return _KINDS[path.suffix[1:]][1]
+
+    def _evict(self, keep: Path) -> None:
+        files = sorted((path for path, _ in self._lying()), key=folders.used)
+        excess = sum(map(folders.size, files)) - self.max_bytes
+        for path in files:
+            if excess <= 0:
+                return
+            if path != keep:
+                with suppress(OSError):
+                    size = folders.size(path)
                     path.unlink()
+                    excess -= size
 
 
 def keep_corpus(corpus: Corpus) -> str:
@@ -168,3 +251,28 @@ def keep_corpus(corpus: Corpus) -> str:
 def keep_vectors(vectors: Vectors) -> str:
     """Keep vectors on the shelf of the usual store and return the name to use in settings."""
     return Shelf().keep_vectors(vectors)
+
+
+def _text_title(path: Path) -> str:
+    """Return what a kept text is called, read from the beginning of its file; empty where that is unclear."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD).decode("utf-8", errors="replace")
+    begin = '{"name": '
+    try:
+        return _title(json.JSONDecoder().raw_decode(head, len(begin))[0] if head.startswith(begin) else "")
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _vectors_title(path: Path) -> str:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = file.read(min(length, folders.size(path)))
+    try:
+        return _title(json.loads(head)["__metadata__"]["name"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _title(found: Any) -> str:
+    return found if isinstance(found, str) else ""

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from embcompare.errors import Incomparable, SettingsError
+from embcompare.words import plural
 
 # Directions whose share of the largest eigenvalue is below this hold rounding noise of the float64 Gram only.
 NULL_DIRECTION = 1e-12
@@ -260,8 +261,8 @@ def _isometry(gram: Tensor, which: str, common: int) -> tuple[Tensor, Tensor]:
     if common:
         if int(kept.sum()) <= common:
             raise Incomparable(
-                f"The embedding matrix of model {which} has {int(kept.sum())} directions, so leaving out {common} "
-                "leaves nothing to compare in; leave out fewer."
+                f"The embedding matrix of model {which} has {plural(int(kept.sum()), 'direction')}, so leaving out "
+                f"{common} leaves nothing to compare in; leave out fewer."
             )
         kept[-common:] = False
     root = values[kept].sqrt()[:, None]

@@ -5,39 +5,33 @@ What is in a file is :mod:`embcompare.resultfile`'s; here is where it lies, who 
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import logging
 import os
 import re
-import secrets
-import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
+from embcompare import environment, folders
 from embcompare.errors import SettingsError, StoreError
 from embcompare.experiments import settings_type
 from embcompare.experiments.base import Result, Settings, canonical
+from embcompare.folders import reason, reason_in_words, write_atomically
+from embcompare.notices import Notices
 from embcompare.resultfile import Damaged, arrays_of, described, packed, verified
+from embcompare.words import agree, plural
+
+__all__ = ["DEFAULT_BYTES", "Entry", "Store", "reason_in_words", "write_atomically"]
 
 DEFAULT_BYTES = 2 * 2**30
 """Bytes that stored results may take together unless somebody says otherwise."""
 
-LOG = logging.getLogger(__name__)
-
-_WAY_OUT = "point EMBCOMPARE_CACHE to a folder that can be written."
 _KEY = re.compile(r"[0-9a-f]{64}")
-_DAMAGED_KEPT = 8
-_LEFTOVER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -64,9 +58,10 @@ class Store:
 
     def __init__(self, folder: Path | None = None, max_bytes: int | None = None) -> None:
         self.folder = Path(folder) if folder is not None else _default_folder()
-        self.max_bytes = max_bytes if max_bytes is not None else _default_bytes()
-        self._notices: deque[tuple[str, str]] = deque(maxlen=100)
-        self._guard = threading.Lock()
+        if max_bytes is None:
+            max_bytes = environment.number_of_bytes("EMBCOMPARE_CACHE_BYTES", DEFAULT_BYTES)
+        self.max_bytes = max_bytes
+        self._notices = Notices()
 
     def key(self, settings: Settings, fingerprints: Mapping[str, str]) -> str:
         """Return the 64 hex digits that name the result of ``settings`` on models of these fingerprints."""
@@ -75,25 +70,27 @@ class Store:
     def get(self, key: str) -> Result | None:
         """Return the stored result and mark it as used; None when there is none that can be trusted.
 
-        A damaged file is moved to the folder ``damaged`` and a notice says so. A file that is sound but was written by
-        another version of the experiment stays where it is, and a notice says that it cannot be read.
-        Arrays are read-only.
+        A damaged file, or what is no file, is moved to the folder ``damaged`` and a notice says so. A file that is
+        sound but was written by another version of the experiment stays where it is, and a notice says that it cannot
+        be read. Arrays are read-only.
         """
         path = self._path(key)
         try:
+            if self._is_misplaced(path):
+                return None
             with path.open("rb") as file:
                 identity = os.fstat(file.fileno())
                 data = file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self._notice(key, f"A stored result could not be read ({_reason(error)}) and was left aside.")
+            self._notices.add(key, f"A stored result could not be read ({reason(error)}) and was left aside.")
             return None
         try:
             description = verified(data, key)
             result = self._rebuilt(key, data, description)
         except Damaged as error:
-            self._set_aside(path, identity, str(error))
+            self._set_aside(path, str(error), identity)
             return None
         if result is not None:
             with suppress(OSError):
@@ -110,7 +107,8 @@ class Store:
         data = packed(key, result, settings)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            folders.sweep(self.folder)
+            folders.clear_way(path, "file", self.folder)
             write_atomically(path, data)
         except OSError as error:
             raise StoreError(f"The result cannot be kept in {self.folder}: {reason_in_words(error)}") from error
@@ -123,41 +121,27 @@ class Store:
         ``waiting`` is called about ten times a second while another holds it, and may raise to give up. Raises
         :class:`StoreError` when the folder cannot hold a lock.
         """
+
+        def failed(error: OSError) -> StoreError:
+            return StoreError(f"Runs cannot be locked in {self.folder}: {reason_in_words(error)}")
+
         path = self._path(key).with_suffix(".lock")
-        lock = FileLock(path, fallback_to_soft=False)
-
-        reasons: list[BaseException] = []
-
-        def give_up() -> bool:
-            try:
-                if waiting is not None:
-                    waiting()
-            except BaseException as reason:  # kept apart from the errors of locking itself
-                reasons.append(reason)
-            return bool(reasons)
-
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(poll_interval=0.1, cancel_check=give_up)
-        except Timeout:
-            raise reasons[0] from None
         except OSError as error:
-            raise StoreError(f"Runs cannot be locked in {self.folder}: {reason_in_words(error)}") from error
-        try:
+            raise failed(error) from error
+        with folders.held(path, self.folder, failed, waiting):
             yield
-        finally:
-            # Removed while still held: a waiter that had opened it sees the file is gone and opens a fresh one.
-            with suppress(OSError):
-                path.unlink()
-            lock.release()
 
     def entries(self) -> list[Entry]:
         """Return what is stored, last used first; files whose header cannot be trusted are set aside."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(f"{self.folder} is a file, not a folder of results; {_WAY_OUT}")
+            raise StoreError(f"{self.folder} is a file, not a folder of results; {folders.WAY_OUT}")
         found: list[Entry] = []
-        for path in self._files():
+        for path in self._named():
             try:
+                if self._is_misplaced(path):
+                    continue
                 with path.open("rb") as file:
                     identity = os.fstat(file.fileno())
                     description = described(file, identity.st_size, path.stem)
@@ -165,7 +149,7 @@ class Store:
             except OSError:
                 continue
             except Damaged as error:
-                self._set_aside(path, identity, str(error))
+                self._set_aside(path, str(error), identity)
         return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
     def find(self, start: str) -> str:
@@ -174,59 +158,62 @@ class Store:
         if len(keys) == 1:
             return keys[0]
         if keys:
-            raise StoreError(f"{len(keys)} stored results begin with '{start}'; give more digits of the key.")
+            raise StoreError(f"{len(keys):,} stored results begin with '{start}'; give more digits of the key.")
         raise StoreError(
             f"No stored result has a key that begins with '{start}'; list them with: python -m embcompare results."
         )
 
     def delete(self, key: str) -> bool:
-        """Remove one result; True when there was one."""
+        """Remove one result; True when there was one. What is no file is set aside instead."""
+        path = self._path(key)
         try:
-            self._path(key).unlink()
+            if self._is_misplaced(path):
+                return False
+            path.unlink()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise StoreError(f"Result {key[:12]} cannot be deleted: {_reason(error)}.") from error
+            raise StoreError(f"Result {key[:12]} cannot be deleted: {reason(error)}.") from error
         return True
 
     def clear(self) -> int:
         """Remove every result, set-aside file and leftover; return how many results were removed."""
         removed, kept = 0, []
-        for path in self._files():
+        for path in self._named():
             try:
                 removed += self.delete(path.stem)
             except StoreError as error:
                 kept.append(str(error))
-        for path in self._damaged():
+        for path in folders.damaged(self.folder):
             with suppress(OSError):
-                path.unlink()
+                folders.remove(path)
         with suppress(OSError):
-            self._sweep()
+            folders.sweep(self.folder)
         if kept:
-            raise StoreError(f"{removed} results were deleted and {len(kept)} were not. {kept[0]}")
+            raise StoreError(
+                f"{plural(removed, 'result')} {agree(removed, 'was', 'were')} deleted and {len(kept):,} "
+                f"{agree(len(kept), 'was', 'were')} not. {kept[0]}"
+            )
         return removed
 
     def size(self) -> int:
         """Return the bytes that the stored results take."""
-        return sum(_size(path) for path in self._files())
+        return sum(map(folders.size, self._files()))
 
     def notices(self) -> list[str]:
-        """Return what happened to stored results that somebody should know, oldest first."""
-        with self._guard:
-            return [text for _, text in self._notices]
+        """Return what happened to stored results and has not been told yet, oldest first; see :meth:`take_notices`."""
+        return self._notices.all()
 
     def take_notices(self, key: str | None = None) -> list[str]:
-        """Return the notices, of one key or of all, and forget them."""
-        with self._guard:
-            taken = [text for owner, text in self._notices if key in (None, owner)]
-            left = [item for item in self._notices if key not in (None, item[0])]
-            self._notices.clear()
-            self._notices.extend(left)
-        return taken
+        """Return what happened to one result, or to all, and forget it: whoever asks for a result is told once.
+
+        A hundred notices wait at most.
+        """
+        return self._notices.take(key)
 
     def writable(self) -> str | None:
         """Return None when results can be kept, else the reason in one sentence."""
-        probe = _temporary(self.folder)
+        probe = folders.temporary_name(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -242,18 +229,17 @@ class Store:
             raise StoreError(f"'{key}' is not the key of a result; a key has 64 hexadecimal digits.")
         return self.folder / f"{key}.safetensors"
 
-    def _files(self) -> list[Path]:
+    def _named(self) -> list[Path]:
+        """Return whatever lies where results do."""
         try:
-            found = self.folder.glob("*.safetensors")
-            return [path for path in found if _KEY.fullmatch(path.stem) and path.is_file()]
+            return [path for path in self.folder.glob("*.safetensors") if _KEY.fullmatch(path.stem)]
         except OSError:
             return []
 
-    def _damaged(self) -> list[Path]:
-        try:
-            return sorted((self.folder / "damaged").glob("*.safetensors"), key=_used)
-        except OSError:
-            return []
+    def _files(self) -> list[Path]:
+        with suppress(OSError):
+            return [path for path in self._named() if path.is_file()]
+        return []
 
     def _rebuilt(self, key: str, data: bytes, description: dict[str, Any]) -> Result | None:
         try:
@@ -261,7 +247,7 @@ class Store:
         except SettingsError:
             kind = None
         if kind is None or kind.version != description["version"]:
-            self._notice(
+            self._notices.add(
                 key,
                 f"Result {key[:12]} was computed by version {description['version']} of {description['experiment']}, "
                 "which this embcompare cannot read; run it again.",
@@ -270,74 +256,41 @@ class Store:
         try:
             return kind.result_type.unpack(arrays_of(data, description), description["scalars"])
         except Exception as error:
-            raise Damaged(f"its fields are not those of {description['experiment']}: {error}") from error
+            raise Damaged(f"its fields are not those of {description['experiment']}") from error
 
-    def _notice(self, key: str, text: str) -> None:
-        LOG.warning(text)
-        with self._guard:
-            self._notices.append((key, text))
+    def _is_misplaced(self, path: Path) -> bool:
+        """Set aside what is no file where a result belongs; say whether there was such a thing."""
+        reason = folders.misplaced(path, "file")
+        if reason:
+            self._set_aside(path, reason)
+        return bool(reason)
 
-    def _set_aside(self, path: Path, identity: os.stat_result, reason: str) -> None:
-        with suppress(OSError):
-            # Another process may have put a sound file in its place since it was read.
-            if os.path.samestat(identity, path.stat()):
-                aside = self.folder / "damaged"
-                aside.mkdir(exist_ok=True)
-                os.replace(path, aside / path.name)
-                for old in self._damaged()[:-_DAMAGED_KEPT]:
-                    old.unlink(missing_ok=True)
-        self._notice(path.stem, f"The stored result {path.stem[:12]} was damaged ({reason}) and has been set aside.")
+    def _set_aside(self, path: Path, reason: str, identity: os.stat_result | None = None) -> None:
+        """Move a damaged file out of the way, unless another process has put a sound one in its place since."""
+        begin = f"The stored result {path.stem[:12]} was damaged ({reason})"
+        try:
+            if identity is not None and not os.path.samestat(identity, path.stat()):
+                return
+            folders.set_aside(path, self.folder)
+        except FileNotFoundError:  # another process was quicker
+            return
+        except OSError as error:
+            self._notices.add(path.stem, f"{begin} and cannot be moved away: {reason_in_words(error)}")
+            return
+        self._notices.add(path.stem, f"{begin} and has been set aside.")
 
     def _evict(self, keep: Path) -> None:
         """Remove set-aside files, then results by last use, until the bound holds; ``keep`` stays whatever its size."""
-        sizes = [(path, _size(path)) for path in [*self._damaged(), *sorted(self._files(), key=_used)]]
+        lying = [*folders.damaged(self.folder), *sorted(self._files(), key=folders.used)]
+        sizes = [(path, folders.size(path)) for path in lying]
         excess = sum(size for _, size in sizes) - self.max_bytes
         for path, size in sizes:
             if excess <= 0:
                 return
             if path != keep:
                 with suppress(OSError):
-                    path.unlink()
+                    folders.remove(path)
                     excess -= size
-
-    def _sweep(self) -> None:
-        """Remove what killed writers left: their process is gone from this machine, or an hour has passed."""
-        for path in self.folder.glob(".embcompare.*.tmp"):
-            owner = path.name.split(".")[2:4]
-            gone = owner[0] == _host() and owner[1].isdecimal() and not _alive(int(owner[1]))
-            with suppress(OSError):
-                if gone or time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                    path.unlink()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all: temporary name, flush to disk, rename; raises ``OSError``."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():  # a device or a pipe has no second name to rename from
-        path.write_bytes(data)
-        return
-    temporary = _temporary(path.parent)
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    with suppress(OSError):  # not every file system can flush a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _temporary(folder: Path) -> Path:
-    """Return a name that says which process writes there, for the sweep of those that were killed."""
-    return folder / f".embcompare.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
 
 
 def _entry(description: dict[str, Any], file: os.stat_result) -> Entry:
@@ -346,56 +299,6 @@ def _entry(description: dict[str, Any], file: os.stat_result) -> Entry:
     return Entry(bytes=file.st_size, last_used=file.st_mtime_ns / 1e9, **fields)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _used(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
-
-
-def _alive(pid: int) -> bool:
-    if os.name == "nt":  # signal 0 would end the process there
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
-
-
-def reason_in_words(error: OSError) -> str:
-    """Return why a write failed and what to do about it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{_reason(error)}; free some space, or point EMBCOMPARE_CACHE to another disk."
-    return f"{_reason(error)}; {_WAY_OUT}"
-
-
 def _default_folder() -> Path:
-    named = os.environ.get("EMBCOMPARE_CACHE", "").strip()
-    return Path(named).expanduser() if named else user_cache_path("embcompare", appauthor=False)
-
-
-def _default_bytes() -> int:
-    named = os.environ.get("EMBCOMPARE_CACHE_BYTES", "").strip()
-    if not named:
-        return DEFAULT_BYTES
-    if not named.isdecimal():
-        raise StoreError(f"EMBCOMPARE_CACHE_BYTES cannot be '{named}'; give a whole number of bytes.")
-    return int(named)
+    named = environment.folder("EMBCOMPARE_CACHE")
+    return named if named is not None else user_cache_path("embcompare", appauthor=False)

@@ -755,14 +755,64 @@ class TestFiles:
 
     def test_a_folder_that_is_none_is_a_sentence(self, tiny32, tmp_path):
         (tmp_path / "states").write_text("a file stands in the way")
-        with pytest.raises(StoreError, match="cannot be kept"):
+        found = capture(tiny32("gpt2"), TEXT, folder=tmp_path)
+        assert found.layer(1).shape[1] == 24
+        assert any("a file lies where its folder belongs" in notice for notice in found.notices)
+        assert (tmp_path / "damaged" / "states").read_text() == "a file stands in the way"
+        (tmp_path / "none").symlink_to(tmp_path / "nowhere")
+        with pytest.raises(StoreError, match="cannot be kept in .*: it is a link to a folder that is not there"):
+            StateFolder(tmp_path / "none").lock("0" * 64).__enter__()
+
+    @pytest.mark.parametrize(
+        "what", ["file", "pipe", "link to nothing", "manifest", "manifest pipe", "array", "lock", "tmp"]
+    )
+    def test_what_is_of_the_wrong_kind_gives_way_with_a_notice(self, what, tiny32, tmp_path):
+        model = tiny32("gpt2")
+        good = capture(model, TEXT, folder=tmp_path)
+        expected = np.array(good.layer(1))
+        folder = tmp_path / "states" / good.key
+        if what in ("file", "pipe", "link to nothing"):
+            shutil.rmtree(folder)
+        if what == "file":
+            folder.write_text("mine")
+        elif what == "pipe":
+            os.mkfifo(folder)
+        elif what == "link to nothing":
+            folder.symlink_to(tmp_path / "nowhere")
+        elif what == "lock":
+            shutil.rmtree(folder)
+            folder.with_suffix(".lock").mkdir()
+        elif what == "tmp":
+            shutil.rmtree(folder)
+            (folder.parent / f".{good.key}.tmp").write_text("half")
+        else:
+            target = folder / ("token-1.npy" if what == "array" else "manifest.json")
+            target.unlink()
+            if what == "manifest pipe":
+                os.mkfifo(target)
+            else:
+                target.mkdir()
+        again = capture(model, TEXT, folder=tmp_path)
+        assert np.array_equal(again.layer(1), expected)
+        if what not in ("lock", "tmp"):
+            assert any("belongs) and have been computed again" in notice for notice in again.notices)
+        if what == "file":
+            assert (tmp_path / "damaged" / good.key).read_text() == "mine"
+        assert capture(model, TEXT, folder=tmp_path).notices == good.notices
+        assert [path.name for path in (tmp_path / "states").iterdir()] == [good.key]
+
+    def test_sizes_are_told_apart_however_small(self, tiny32, tmp_path, monkeypatch):
+        with pytest.raises(StoreError, match=r"need \d+\.\d kB, but 20 bytes may be kept"):
+            capture(tiny32("gpt2"), TEXT, folder=tmp_path, max_bytes=20)
+        monkeypatch.setattr(files, "_free_bytes", lambda folder: 7)
+        with pytest.raises(StoreError, match=r"need \d+\.\d kB and the disk of .* has 7 bytes free; free some space"):
             capture(tiny32("gpt2"), TEXT, folder=tmp_path)
 
     def test_the_bound_comes_from_the_environment(self, monkeypatch, tmp_path):
         monkeypatch.setenv("EMBCOMPARE_STATES_BYTES", "123")
         assert StateFolder(tmp_path).max_bytes == 123
         monkeypatch.setenv("EMBCOMPARE_STATES_BYTES", "plenty")
-        with pytest.raises(StoreError, match="cannot be 'plenty'"):
+        with pytest.raises(SettingsError, match="cannot be 'plenty'; give a whole number of bytes"):
             StateFolder(tmp_path)
 
     def test_a_key_that_is_a_path_is_refused(self, tmp_path):

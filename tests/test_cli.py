@@ -16,7 +16,7 @@ from fakes import Count, Numbers, register
 
 from embcompare import export
 from embcompare.cli import main
-from embcompare.cli_show import ProgressLine, described, duration, progress_text, size_text
+from embcompare.cli_show import ProgressLine, described, duration, progress_text
 from embcompare.errors import ModelNotFound, StoreError
 from embcompare.running import Progress
 from embcompare.store import Store
@@ -43,13 +43,13 @@ def call(capsys, *arguments):
     return status, out, err
 
 
-def shell(*arguments):
+def shell(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **environment):
     code = "import sys\nfrom fakes import register\nregister()\nfrom embcompare.cli import main\nsys.exit(main())"
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), **environment},
+        stdout=stdout,
+        stderr=stderr,
     )
 
 
@@ -399,7 +399,7 @@ def test_nested_facts_are_a_readable_table():
     lines = described(Info("x", 6_889_472, "", card), width=60).splitlines()
     assert lines[:9] == [
         "name    x",
-        "memory  7 MiB",
+        "memory  6.9 MB",
         "card",
         "  recipe",
         "    seed   1",
@@ -493,7 +493,7 @@ def test_a_file_is_kept_under_the_name_that_is_printed(capsys, given, file, opti
 def test_notices_of_a_kept_text_are_said(capsys, given):
     (given / "t.txt").write_text("One.\nOne.\nTwo.\n")
     _, _, err = call(capsys, "keep", given / "t.txt")
-    assert "1 repeated sentence(s) were left out." in err
+    assert "1 repeated sentence was left out." in err
     assert "most measures are undefined" in err
 
 
@@ -517,8 +517,8 @@ def test_notices_of_a_kept_text_are_said(capsys, given):
         ("t.tsv", ["--max-rows", "many"], "invalid int value: 'many'"),
         ("t.tsv", ["--seed", "-1"], "-1"),
         ("two.npz", [], "say which to use"),
-        ("large.txt", [], "larger than 5,242,880 bytes"),
-        ("large.npy", [], "at most 268,435,456 are read"),
+        ("large.txt", [], "larger than 5.2 MB"),
+        ("large.npy", [], "has 537 MB; at most 268 MB are read"),
         ("empty.npy", [], "cannot be read"),
         ("empty.txt", [], "holds no sentences"),
     ],
@@ -561,7 +561,7 @@ def test_a_text_is_read_straight_from_its_file_and_its_notices_are_said(capsys, 
     assert status == 0, err
     assert settings_of(out)["corpus"] == name.strip()
     assert json.loads(out)["result"]["items"] == 5
-    assert "1 repeated sentence(s)" in err
+    assert "1 repeated sentence was" in err
     status, out, _ = call(capsys, *SIMILARITY, *both, name.strip())
     assert json.loads(out)["provenance"]["cached"]
 
@@ -583,6 +583,111 @@ def test_paths_in_a_run_that_cannot_be_kept_are_one_sentence(capsys, given, argu
     assert (status, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t"])
+def test_a_file_without_a_name_is_refused(capsys, name):
+    assert call(capsys, "keep", name) == (2, "", "The name of the file is empty; name a file of text or of vectors.\n")
+
+
+@pytest.mark.parametrize("name", ["./no.npy", "no.npz", "/no/where.safetensors", "x/y.parquet"])
+def test_vectors_that_are_not_there_are_told_as_such_where_models_are_compared(capsys, name):
+    status, out, err = call(capsys, *RUN[:2], "--model-a", name)
+    assert (status, out, err) == (2, "", f"There is no file {name}; check the path.\n")
+
+
+def test_one_is_said_as_one(capsys, given):
+    np.save(given / "one.npy", np.ones((1, 1), np.float32))
+    (given / "one.txt").write_text("Only one.\n")
+    (given / "one.csv").write_text("text,kind\nOnly one.,a\n")
+    assert "Kept: 1 vector of 1 number.\n" in call(capsys, "keep", given / "one.npy")[2]
+    said = call(capsys, "keep", given / "one.txt")[2]
+    assert "With 1 sentence most measures are undefined" in said
+    assert "Kept: 1 sentence.\n" in said
+    assert "Kept: 1 sentence with 1 different label.\n" in call(
+        capsys, "keep", given / "one.csv", "--label-column", "kind"
+    )[2]  # fmt: skip
+
+
+def test_an_unusual_separator_is_said(capsys, given):
+    (given / "semi.csv").write_text("text;kind\n" + "".join(f"Hello, number {n}.;a\n" for n in range(5)))
+    status, _, err = call(capsys, "keep", given / "semi.csv")
+    assert status == 0
+    assert err.splitlines() == [
+        "The columns of semi.csv are taken to be separated by semicolons.",
+        "Kept: 5 sentences.",
+    ]
+
+
+# Streams that cannot be written
+
+
+FULL = Path("/dev/full")
+DEAF = "Standard output cannot be written: no space left on device; send it somewhere else.\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words", [["models"], ["--help"], ["--version"], ["run", "count", "--help"], [*RUN, "--quiet", "--csv", "-"],
+              [*RUN, "--quiet", "--npz", "-"]],
+)  # fmt: skip
+def test_a_full_disk_behind_standard_output_is_one_sentence(words, unbuffered):
+    with FULL.open("w") as full:
+        done = shell(*words, stdout=full, PYTHONUNBUFFERED=unbuffered)
+        err = done.communicate(timeout=60)[1].decode()
+    assert done.returncode == 2
+    assert err.removeprefix("One notice.\n") == DEAF
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "status"), [(["keep", ""], 2), (["nonsense"], 2), (RUN, 0), (["results", "--clear"], 0)]
+)
+def test_a_full_disk_behind_standard_error_changes_no_status(words, status, unbuffered):
+    with FULL.open("w") as full:
+        done = shell(*words, stderr=full, PYTHONUNBUFFERED=unbuffered)
+        out = done.communicate(timeout=60)[0].decode()
+    assert done.returncode == status
+    assert ("2.0" in out) == (words == RUN)
+
+
+@pytest.mark.parametrize("words", [["models"], ["--help"], ["models", "demo/gpt2-a"], ["keep", ""]])
+def test_a_reader_that_has_gone_is_no_error_wherever_it_read(words):
+    source, sink = os.pipe()
+    os.close(source)
+    with os.fdopen(sink, "w") as gone:
+        done = shell(*words, stdout=gone, stderr=subprocess.PIPE)
+        err = done.communicate(timeout=60)[1].decode()
+    assert done.returncode == (2 if words[0] == "keep" else 0)
+    assert err == ("The name of the file is empty; name a file of text or of vectors.\n" if words[0] == "keep" else "")
+
+
+def test_streams_that_a_shell_has_closed_are_no_error_and_numbers_never_mix_with_words():
+    code = f"import sys\nsys.path.insert(0, {str(TESTS.parent)!r})\nfrom embcompare.cli import main\nsys.exit(main())"
+    for closed, words, status in (
+        (">&-", "models", 0),
+        ("2>&-", "models", 0),
+        ("2>&-", "keep ''", 2),
+        (">&- 2>&-", "models", 0),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", f'"$0" -c "$1" {words} {closed}', sys.executable, code],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        assert done.stderr == ""
+        assert ("demo/gpt2-a" in done.stdout) == (closed == "2>&-" and words == "models")
+        assert "The name" not in done.stdout
+
+
+def test_a_terminal_of_few_letters_gets_what_it_can_show(capsys):
+    call(capsys, *RUN)
+    process = shell("results", PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert b"a \\xd7 b" in out
 
 
 def test_vectors_where_models_are_compared_are_refused(capsys, given):
@@ -698,9 +803,3 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_the_old_one_stays(tmp_p
         export.write_file(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_sizes_read_well():
-    assert [size_text(size) for size in (0, 1023, 2048, 5 * 2**20, 3 * 2**30)] == [
-        "0 B", "1023 B", "2 KiB", "5 MiB", "3.0 GiB",
-    ]  # fmt: skip

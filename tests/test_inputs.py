@@ -197,7 +197,7 @@ BAD_TEXTS = [
     ("a.tsv", b"a\tb\n1\t2\n", "say which holds the sentences: a, b"),
     ("a.exe", b"MZ", "cannot be read from a 'exe' file"),
     ("text", b"no suffix", "cannot be read from a"),
-    ("a.txt", b"x" * (corpora.MAX_BYTES + 1), "bytes; at most 5,242,880 are taken here"),
+    ("a.txt", b"x" * (corpora.MAX_BYTES + 1), "at most 5,242,880 bytes are taken here"),
 ]
 
 
@@ -400,14 +400,14 @@ BAD_VECTORS = [
     ("v.npz", bomb(), "would unpack from"),
     ("v.npy", npy(rows())[:-4], "is cut off"),
     ("v.npy", npy(np.zeros(5)), "has the shape (5,)"),
-    ("v.npy", npy(np.zeros((5, 2), dtype=complex)), "holds complex128"),
+    ("v.npy", npy(np.zeros((5, 2), dtype=complex)), "holds complex numbers, not real numbers"),
     ("v.npy", b"", "cannot be read"),
     ("v.npz", b"PK\x03\x04 not an archive", "cannot be read"),
     ("v.safetensors", b"\xff" * 64, "is no safetensors file"),
     ("v.safetensors", (20).to_bytes(8, "little") + b'{"a":{"dtype":"F32"}', "cannot be read"),
     ("v.parquet", b"PAR1 not one PAR1", "cannot be read"),
     ("v.pkl", b"\x80\x04.", "cannot be read from a 'pkl' file"),
-    ("v.npy", b"\x93NUMPY\x01\x00" + b" " * (6 << 20), "bytes; at most"),
+    ("v.npy", b"\x93NUMPY\x01\x00" + b" " * (6 << 20), "are taken here"),
 ]
 
 
@@ -435,7 +435,7 @@ def test_strangers_get_less_room_and_a_plain_word_about_who_can_see_it(monkeypat
     uploader = element(at.get("file_uploader"), "vectors.file.0")
     assert uploader.proto.max_upload_size_mb == inputs.HOSTED_MEGABYTES
     large = npy(np.zeros((6 << 17, 2)))
-    assert_refused(pressed(uploaded(at, "vectors", "v.npy", large), "vectors"), "at most 5,242,880", caplog)
+    assert_refused(pressed(uploaded(at, "vectors", "v.npy", large), "vectors"), "at most 5.2 MB", caplog)
 
 
 def test_on_ones_own_machine_a_file_may_be_as_large_as_the_server_takes(monkeypatch, caplog):

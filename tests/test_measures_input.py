@@ -89,7 +89,7 @@ def test_token_wise_cosine_is_undefined_for_a_zero_vector_only():
     x = gaussian(30, 5)
     assert measures.tokenwise_cosine(np.ones((30, 5)), np.full((30, 5), 2.0)) == pytest.approx(1.0)
     x[4] = 0
-    assert "1 of 30 samples have no direction" in why_undefined(x, gaussian(30, 5, 1), "tokenwise_cosine")
+    assert "1 of 30 samples has no direction" in why_undefined(x, gaussian(30, 5, 1), "tokenwise_cosine")
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -346,7 +346,7 @@ def test_trap_few_items_and_negative_rsa_are_legitimate():
 def test_rsa_of_equal_samples_but_constant_features_names_the_reason():
     x, y = gaussian(10, 5), gaussian(10, 5, 1)
     x[3] = 2.5  # a sample whose features are all equal correlates with nothing
-    assert "1 of 10 samples have no direction to take correlations" in why_undefined(x, y, "rsa")
+    assert "1 of 10 samples has no direction to take correlations" in why_undefined(x, y, "rsa")
     assert why_undefined(x, y, "rsa_euclidean") is None
     assert "±1 or nothing" in why_undefined(gaussian(10, 2), y, "rsa")
 

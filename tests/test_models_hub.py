@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from embcompare.errors import EmbcompareError, ModelNotFound, ModelRefused
+from embcompare.errors import EmbcompareError, ModelNotFound, ModelRefused, SettingsError
 from embcompare.models import ModelPool, demo_names, fingerprint, hub, inspect_model, load_model
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
@@ -219,7 +219,7 @@ def test_demo_models_that_are_installed_can_be_inspected():
 @pytest.fixture
 def hosted(monkeypatch):
     monkeypatch.setenv("EMBCOMPARE_HOSTED", "1")
-    monkeypatch.setenv("EMBCOMPARE_ALLOWED_MODELS", f"org/tiny@{COMMIT}, org/unpinned")
+    monkeypatch.setenv("EMBCOMPARE_ALLOWED_MODELS", f"org/tiny@{COMMIT}, org/other@{COMMIT}")
 
 
 def test_the_public_demo_reads_no_folders_and_no_other_names(hosted, tiny_folders, monkeypatch):
@@ -237,6 +237,16 @@ def test_the_public_demo_reads_no_folders_and_no_other_names(hosted, tiny_folder
             with pytest.raises(ModelRefused, match="not offered here") as caught:
                 ask(text)
             assert f"org/tiny@{COMMIT}" in str(caught.value)
+
+
+def test_a_list_that_pins_no_commit_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("EMBCOMPARE_HOSTED", "1")
+    monkeypatch.setenv("EMBCOMPARE_ALLOWED_MODELS", f"org/tiny@{COMMIT}, org/unpinned")
+    with pytest.raises(SettingsError, match="EMBCOMPARE_ALLOWED_MODELS cannot be 'org/unpinned'; write each model as"):
+        load_model("org/unpinned")
+    monkeypatch.setenv("EMBCOMPARE_HOSTED", "publik")
+    with pytest.raises(SettingsError, match="EMBCOMPARE_HOSTED cannot be 'publik'"):
+        load_model("/etc")
 
 
 def test_the_public_demo_reads_listed_models_at_their_commit(hosted, fake_hub, tiny_folders):

@@ -289,6 +289,22 @@ def test_a_seventy_billion_config_is_refused_at_once_with_numbers(tmp_path):
     assert inspect_model(str(folder)).parameters == pytest.approx(70.55e9, rel=0.01)
 
 
+@pytest.mark.parametrize("positions", [1, 2, 3])
+@pytest.mark.parametrize(("name", "table", "setting", "spare"), [
+    ("gpt2", "transformer.wpe.weight", "n_positions", 0),
+    ("bert-mlm", "bert.embeddings.position_embeddings.weight", "max_position_embeddings", 0),
+    ("roberta", "roberta.embeddings.position_embeddings.weight", "max_position_embeddings", 2),
+    ("opt", "model.decoder.embed_positions.weight", "max_position_embeddings", None),
+])  # fmt: skip
+def test_a_model_of_fewer_positions_than_are_probed_is_proved_on_those(copy, name, table, setting, spare, positions):
+    folder = copy(name)
+    rows = positions + (2 if spare is None else spare)
+    reweigh(folder, lambda w: w.update({table: w[table][:rows].clone()}))
+    edit(folder, **{setting: positions + (spare or 0)})
+    model = load_model(str(folder))
+    assert model.anatomy.n_layers > 0
+
+
 def test_the_limit_comes_from_the_argument_or_the_environment(tiny_folders, monkeypatch):
     folder = tiny_folders("gpt2")
     assert "kB" in refusal(folder, ModelRefused, max_bytes=1000)

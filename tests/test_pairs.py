@@ -496,7 +496,7 @@ def test_zero_vectors_have_no_cosine_but_a_distance():
     x[3] = 0
     result = of_vectors(x, y)
     assert np.isnan(result.mean_kept)
-    assert any("1 of 80 samples have no direction" in notice for notice in result.notices)
+    assert any("1 of 80 samples has no direction" in notice for notice in result.notices)
     assert np.isfinite(result.fit)
     assert np.isfinite(of_vectors(x, y, metric="euclidean").mean_kept)
 

@@ -1,5 +1,7 @@
 """What users bring: kept by content, named by it, and refused when it is not what its name says."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -53,12 +55,13 @@ def test_what_is_gone_or_damaged_says_give_it_again(shelf):
     name = shelf.keep_corpus(corpus)
     path = shelf.folder / f"{corpus.digest}.json"
     path.write_bytes(path.read_bytes().replace(b"Two", b"Ten"))
-    with pytest.raises(SettingsError, match="damaged on the disk; give it again"):
+    with pytest.raises(SettingsError, match="damaged on the disk and has been set aside; give it again"):
         shelf.corpus(name)
     path.write_bytes(b"{")
     with pytest.raises(SettingsError, match="damaged"):
         shelf.corpus(name)
-    path.unlink()
+    assert not path.exists()
+    assert (shelf.home / "damaged" / path.name).read_bytes() == b"{"
     with pytest.raises(SettingsError, match="no longer kept here; give it again"):
         shelf.corpus(name)
     vectors = Vectors("mine", np.eye(3))
@@ -75,6 +78,55 @@ def test_the_least_recently_used_goes_when_the_shelf_is_full(tmp_path):
     assert shelf.corpus(names[-1])
     with pytest.raises(SettingsError, match="no longer kept"):
         shelf.corpus(names[0])
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link to nothing"])
+@pytest.mark.parametrize("kind", ["text", "vectors"])
+def test_what_is_no_file_is_set_aside_and_the_same_can_be_given_again(shelf, kind, what):
+    given = corpus_from_text("One line.") if kind == "text" else Vectors("mine", np.eye(3))
+    keep, fetch = (shelf.keep_corpus, shelf.corpus) if kind == "text" else (shelf.keep_vectors, shelf.vectors)
+    name = keep(given)
+    path = shelf.folder / f"{given.digest}.{'json' if kind == 'text' else 'safetensors'}"
+    for seen in (True, False):
+        path.unlink()
+        if what == "folder":
+            path.mkdir()
+        elif what == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(path.parent / "nowhere")
+        if seen:
+            with pytest.raises(SettingsError, match="damaged on the disk and has been set aside; give it again"):
+                fetch(name)
+        assert keep(given) == name
+        assert fetch(name).digest == given.digest
+        assert os.path.lexists(shelf.home / "damaged" / path.name)
+
+
+def test_a_file_where_the_shelf_belongs_gives_way(shelf):
+    shelf.home.mkdir(exist_ok=True)
+    shelf.folder.write_text("mine")
+    corpus = corpus_from_text("One line.")
+    with pytest.raises(SettingsError, match="no longer kept here"):
+        shelf.corpus(f"text/{corpus.digest}")
+    assert shelf.corpus(shelf.keep_corpus(corpus)) == corpus
+    assert (shelf.home / "damaged" / "given").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"5", b"{}", b"[" * 100_000, b"1" * 6_000, b'{"name": 1, "sentences": 5, "labels": []}', b"\xff\xfe",
+     b'{"name": "x", "sentences": [1], "labels": [], "provenance": {}, "notices": []}'],
+)  # fmt: skip
+def test_any_other_content_is_damage(shelf, content):
+    corpus, vectors = corpus_from_text("One line."), Vectors("mine", np.eye(3))
+    names = shelf.keep_corpus(corpus), shelf.keep_vectors(vectors)
+    (shelf.folder / f"{corpus.digest}.json").write_bytes(content)
+    header = len(content).to_bytes(8, "little") + content
+    (shelf.folder / f"{vectors.digest}.safetensors").write_bytes(header)
+    for fetch, name in zip((shelf.corpus, shelf.vectors), names, strict=True):
+        with pytest.raises(SettingsError, match="damaged on the disk and has been set aside"):
+            fetch(name)
 
 
 def test_an_unwritable_folder_is_one_sentence(tmp_path):

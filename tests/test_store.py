@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from embcompare import folders
 from embcompare import store as store_module
-from embcompare.errors import StoreError
+from embcompare.errors import SettingsError, StoreError
 from embcompare.resultfile import Damaged, arrays_of, described, packed, verified
 from embcompare.store import Store, write_atomically
 
@@ -279,6 +280,99 @@ def test_a_file_replaced_since_it_was_read_is_not_set_aside(store, monkeypatch):
     assert path.read_bytes() == sound
 
 
+WRONG = ("folder", "pipe", "link to nothing", "link to a folder")
+
+
+def lay(path, what):
+    """Put something that is no file at ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if what == "folder":
+        path.mkdir()
+        (path / "inside").write_text("mine")
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.parent if what == "link to a folder" else path.parent / "nowhere")
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("first", ["get", "put", "entries", "delete", "clear"])
+def test_what_is_no_file_is_set_aside_whoever_meets_it_first(store, what, first):
+    lay(stored_path(store), what)
+    if first == "get":
+        assert store.get(KEY) is None
+    elif first == "put":
+        store.put(KEY, numbers(), Count("a"))
+    elif first == "entries":
+        assert store.entries() == []
+    elif first == "delete":
+        assert store.delete(KEY) is False
+    else:
+        assert store.clear() == 0
+    if first in ("get", "entries", "delete"):
+        (notice,) = store.take_notices(KEY)
+        assert "lies where its file belongs) and has been set aside." in notice
+    assert first == "put" or not os.path.lexists(stored_path(store))
+    aside = store.folder / "damaged" / stored_path(store).name
+    assert os.path.lexists(aside) == (first != "clear")
+    if what == "folder" and first != "clear":
+        assert (aside / "inside").read_text() == "mine"
+    store.put(KEY, numbers(), Count("a"))
+    assert same(store.get(KEY).values, numbers().values)
+    assert store.size() == stored_path(store).stat().st_size
+    assert store.clear() == 1
+    assert list((store.folder / "damaged").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link to nothing"])
+def test_a_lock_that_is_no_file_does_not_stop_a_run(store, what):
+    lay(stored_path(store).with_suffix(".lock"), what)
+    with store.lock(KEY):
+        pass
+    assert not os.path.lexists(stored_path(store).with_suffix(".lock"))
+
+
+def test_what_cannot_be_set_aside_is_told_with_the_way_out(store, monkeypatch):
+    lay(stored_path(store), "folder")
+
+    def refuse(*_):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(folders.os, "rename", refuse)
+    assert store.get(KEY) is None
+    (notice,) = store.notices()
+    assert notice.endswith(
+        "cannot be moved away: permission denied; point EMBCOMPARE_CACHE to a folder that can be written."
+    )
+
+
+def test_a_notice_is_told_once_to_whoever_asks_for_that_result(store, monkeypatch, caplog):
+    for key in (KEY, OTHER):
+        store.put(key, numbers(), Count("a"))
+        stored_path(store, key).write_bytes(b"x")
+        assert store.get(key) is None
+    assert len(store.notices()) == len(store.notices()) == 2
+    assert [KEY[:12] in notice for notice in store.take_notices(KEY)] == [True]
+    assert store.take_notices(KEY) == []
+    assert len(store.take_notices()) == 1
+    assert store.notices() == []
+    store.put(KEY, numbers(), Count("a"))
+    monkeypatch.setattr(Count, "version", 2)
+    caplog.clear()
+    for _ in range(5):
+        assert store.get(KEY) is None
+    assert len(store.notices()) == len(caplog.records) == 1, "the same is said once, however often it is met"
+
+
+def test_notices_that_nobody_takes_are_bounded(store):
+    store.folder.mkdir()
+    for number in range(130):
+        stored_path(store, f"{number:064x}").write_bytes(b"x")
+        store.get(f"{number:064x}")
+    assert len(store.notices()) == 100
+    assert f"{129:064x}"[:12] in store.notices()[-1]
+
+
 # Listing, deleting, bounds
 
 
@@ -365,7 +459,7 @@ def test_leftovers_of_dead_writers_are_swept_and_those_of_living_ones_stay(store
     store.put(KEY, numbers(), Count("a"))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    host = store_module._host()
+    host = folders.host()
     gone = store.folder / f".embcompare.{host}.{dead.pid}.00.tmp"
     old = store.folder / ".embcompare.elsewhere.1.00.tmp"
     alive = store.folder / f".embcompare.{host}.{os.getpid()}.00.tmp"
@@ -448,7 +542,7 @@ def test_the_environment_names_folder_and_size(tmp_path, monkeypatch):
     assert (Store().folder, Store().max_bytes) == (tmp_path / "named", 12345)
     assert Store(tmp_path, 7).max_bytes == 7
     monkeypatch.setenv("EMBCOMPARE_CACHE_BYTES", "2 GB")
-    with pytest.raises(StoreError, match="EMBCOMPARE_CACHE_BYTES cannot be '2 GB'"):
+    with pytest.raises(SettingsError, match="EMBCOMPARE_CACHE_BYTES cannot be '2 GB'; give a whole number of bytes"):
         Store()
     monkeypatch.delenv("EMBCOMPARE_CACHE_BYTES")
     monkeypatch.delenv("EMBCOMPARE_CACHE")

@@ -20,6 +20,7 @@ from embcompare.errors import Incomparable, ModelDamaged, SettingsError, StoreEr
 from embcompare.text.corpora import Corpus, InputError
 from embcompare.text.encoding import Encoded, encode
 from embcompare.text.words import TokenIndex
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,7 +151,7 @@ class _Request:
 
     def compute(self, batch_tokens: int, report: Progress) -> None:
         """Run the model over the corpus and write what is missing."""
-        report(0, 0, f"Reading {len(self.corpus):,} sentences with the tokenizer of {self.model.spec.label}")
+        report(0, 0, f"Reading {plural(len(self.corpus), 'sentence')} with the tokenizer of {self.model.spec.label}")
         encoded = encode(
             self.corpus.sentences, self.model.tokenizer, self.model.tokens, longest_input(self.model, self.stack)
         )
@@ -278,8 +279,8 @@ class _Request:
             notices.append(f"Of the encoder-decoder {label} the encoder's states are captured.")
         if encoded.cut:
             notices.append(
-                f"{encoded.cut:,} of {len(encoded):,} sentences are longer than the {longest:,} tokens that {label} "
-                "reads; their ends are left out."
+                f"{encoded.cut:,} of {plural(len(encoded), 'sentence')} are longer than the {longest:,} tokens that "
+                f"{label} reads; their ends are left out."
             )
         if encoded.empty:
             shown = ", ".join(f"{number + 1:,}" for number in encoded.empty[:5])
@@ -295,6 +296,8 @@ class _Request:
                 f"The tokenizer of {label} does not tell where its tokens stand; they were looked up in the text."
             )
         return {
+            "model": label,
+            "corpus": self.corpus.name,
             "identity": _identity(self.model, self.corpus, self.stack),
             "width": _width(self.model, self.stack),
             "cls_reason": _no_cls(self.model, self.stack, encoded),

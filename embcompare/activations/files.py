@@ -8,7 +8,6 @@ its digest and is made again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -22,9 +21,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from embcompare.errors import StoreError
+from embcompare import environment, folders
+from embcompare.errors import SettingsError, StoreError
+from embcompare.folders import Item, reason_in_words
+from embcompare.words import apart
 
 DEFAULT_BYTES = 20 * 2**30
 """Bytes that stored hidden states may take together unless ``EMBCOMPARE_STATES_BYTES`` says otherwise."""
@@ -34,6 +35,7 @@ LOG = logging.getLogger(__name__)
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _KEY = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"states/([0-9a-f]{64})")
 _verified: set[tuple[str, int, int, int]] = set()
 _guard = threading.Lock()
 
@@ -64,36 +66,30 @@ class ArrayWriter:
 class StateFolder:
     """The hidden states under ``root``, shared by all processes, the least recently used dropped beyond a bound.
 
-    Arrays that are open stay readable when another process drops them. Making one touches nothing on disk.
+    Arrays that are open stay readable when another process drops them. Making one touches nothing on disk. What is of
+    the wrong kind at a path of ours goes to the folder ``damaged`` beside ``root``.
     """
 
     def __init__(self, root: Path, max_bytes: int | None = None) -> None:
         self.root = Path(root)
-        self.max_bytes = _default_bytes() if max_bytes is None else max_bytes
+        self.home = self.root.parent
+        if max_bytes is None:
+            max_bytes = environment.number_of_bytes("EMBCOMPARE_STATES_BYTES", DEFAULT_BYTES)
+        self.max_bytes = max_bytes
+        self._replaced = ""
 
     def read(self, key: str) -> dict[str, Any] | None:
         """Return the description stored under ``key``, its arrays' digests in ``arrays``, and mark it as used.
 
         None when there is none; ``ValueError`` when what is there cannot be trusted.
         """
-        path = self._path(key) / _MANIFEST
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise ValueError("its manifest cannot be read") from error
-        try:
-            content = json.loads(text)
-            description: dict[str, Any] = content["description"]
-            sound = content["sha256"] == _digest_of(description) and description["key"] == key
-            sound = sound and description["format"] == _FORMAT
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError("its manifest is no longer whole") from error
-        if not sound:
-            raise ValueError("its manifest does not fit its digest")
-        with suppress(OSError):
-            os.utime(path)
+        if self._replaced:  # told to whoever reads first
+            reason, self._replaced = self._replaced, ""
+            raise ValueError(reason)
+        description = self._described(key)
+        if description is not None:
+            with suppress(OSError):
+                os.utime(self._path(key) / _MANIFEST)
         return description
 
     def open(self, key: str, description: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -105,6 +101,9 @@ class StateFolder:
         found: dict[str, np.ndarray] = {}
         for name in names:
             path = self._path(key) / f"{name}.npy"
+            reason = folders.misplaced(path, "file")
+            if reason:
+                raise ValueError(reason)
             entry = description["arrays"][name]
             stat = path.stat()
             identity = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -119,10 +118,17 @@ class StateFolder:
         return found
 
     def discard(self, key: str, reason: str) -> str:
-        """Remove what is stored under ``key`` and return the notice that says so; to be called under the lock."""
+        """Remove what is stored under ``key`` and return the notice that says so; to be called under the lock.
+
+        What is no folder is set aside instead.
+        """
         text = f"Stored hidden states {key[:12]} were damaged ({reason}) and have been computed again."
         LOG.warning(text)
-        self._remove(self._path(key))
+        try:
+            if not folders.clear_way(self._path(key), "folder", self.home):
+                self._remove(self._path(key))
+        except OSError as error:
+            raise self._failed(error) from error
         return text
 
     @contextmanager
@@ -132,24 +138,13 @@ class StateFolder:
         ``waiting`` is called about ten times a second while another holds it, and may raise to give up. Raises
         :class:`~embcompare.errors.StoreError` when the folder cannot hold a lock.
         """
-
-        def give_up() -> bool:
-            if waiting is not None:
-                waiting()
-            return False
-
-        lock = self._lock(key)
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            lock.acquire(poll_interval=0.1, cancel_check=give_up)
+            self.home.mkdir(parents=True, exist_ok=True)
+            self._replaced = folders.own_folder(self.root, self.home)
         except OSError as error:
             raise self._failed(error) from error
-        try:
+        with folders.held(self._lock(key), self.home, self._failed, waiting):
             yield
-        finally:
-            with suppress(OSError):
-                Path(lock.lock_file).unlink()
-            lock.release()
 
     @contextmanager
     def writing(
@@ -188,11 +183,65 @@ class StateFolder:
 
     def size(self) -> int:
         """Return the bytes that stored hidden states take."""
-        return sum(_size(path) for path in self._kept())
+        return sum(map(folders.size, self._kept()))
+
+    def entries(self) -> list[Item]:
+        """Return what is stored, last used first, each capture as ``states/KEY``; damaged ones have no title."""
+        found = []
+        for path in self._kept():
+            try:
+                description = self._described(path.name) or {}
+            except ValueError:
+                description = {}
+            title = " on ".join(str(description[part]) for part in ("model", "corpus") if part in description)
+            found.append(Item(f"states/{path.name}", "hidden states", title, folders.size(path), _used(path)))
+        return sorted(found, key=lambda item: item.last_used, reverse=True)
+
+    def delete(self, name: str) -> bool:
+        """Remove one capture, ``states/KEY``; True when there was one.
+
+        Raises ``SettingsError`` for what is no such name and ``StoreError`` while somebody is writing it.
+        """
+        key = _NAME.fullmatch(name)
+        if key is None:
+            raise SettingsError(f"'{name}' is not the name of stored hidden states.")
+        path = self._path(key.group(1))
+        if not path.exists() and not path.is_symlink():
+            return False
+        if not self._drop(path):
+            raise StoreError(
+                f"The hidden states {path.name[:12]} cannot be deleted: a run is writing them, or {self.root} cannot "
+                "be changed; try again when no run is going."
+            )
+        return True
 
     def clear(self) -> int:
         """Remove all hidden states that nobody is writing; return how many captures were removed."""
         return sum(self._drop(path) for path in self._kept())
+
+    def _described(self, key: str) -> dict[str, Any] | None:
+        """Return the description stored under ``key``, None where nothing is; ``ValueError`` where it is not sound."""
+        try:
+            reason = folders.misplaced(self.root, "folder") or folders.misplaced(self._path(key), "folder")
+            path = self._path(key) / _MANIFEST
+            reason = reason or folders.misplaced(path, "file")
+            if reason:
+                raise ValueError(reason)
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ValueError("its manifest cannot be read") from error
+        try:
+            content = json.loads(text)
+            description: dict[str, Any] = content["description"]
+            sound = content["sha256"] == _digest_of(description) and description["key"] == key
+            sound = sound and description["format"] == _FORMAT
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError("its manifest is no longer whole") from error
+        if not sound:
+            raise ValueError("its manifest does not fit its digest")
+        return description
 
     def _commit(self, key: str, temporary: Path, description: Mapping[str, Any]) -> None:
         entries = {
@@ -214,49 +263,45 @@ class StateFolder:
     def _make_room(self, needed: int, keep: str) -> None:
         """Drop the least recently used, and what killed writers left, until ``needed`` bytes fit the bound."""
         if needed > self.max_bytes:
+            wanted, allowed = apart(needed, self.max_bytes)
             raise StoreError(
-                f"These hidden states need {needed / 1e9:.1f} GB, but {self.max_bytes / 1e9:.1f} GB may be kept; "
-                "choose fewer layers or sentences, pool them, or raise EMBCOMPARE_STATES_BYTES."
+                f"These hidden states need {wanted}, but {allowed} may be kept; choose fewer layers or sentences, pool "
+                "them, or raise EMBCOMPARE_STATES_BYTES."
             )
         for leftover in self.root.glob(".*.tmp"):
             if _KEY.fullmatch(leftover.name[1:-4]):
                 self._drop(leftover)
         kept = sorted(self._kept(), key=_used)
-        excess = sum(map(_size, kept)) + needed - self.max_bytes
+        excess = sum(map(folders.size, kept)) + needed - self.max_bytes
         free = _free_bytes(self.root)
         for path in kept:
             if excess <= 0 and free >= needed:
                 break
-            size = _size(path)
+            size = folders.size(path)
             if path.name != keep and self._drop(path):
                 excess -= size
                 free = _free_bytes(self.root)
         if free < needed:
+            wanted, left = apart(needed, free)
             raise StoreError(
-                f"These hidden states need {needed / 1e9:.1f} GB and the disk of {self.root} has {free / 1e9:.1f} GB "
-                "free; free some space, or point EMBCOMPARE_CACHE to another disk."
+                f"These hidden states need {wanted} and the disk of {self.root} has {left} free; free some space, or "
+                "point EMBCOMPARE_CACHE to another disk."
             )
 
     def _drop(self, path: Path) -> bool:
         """Remove a capture or a leftover unless somebody is writing it; True when it is gone."""
-        lock = self._lock(path.name.strip(".").removesuffix(".tmp"))
-        try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):
-            return False
-        try:
-            self._remove(path)
-            with suppress(OSError):
-                Path(lock.lock_file).unlink()
-        finally:
-            lock.release()
-        return not path.exists()
+        with folders.held_now(self._lock(path.name.strip(".").removesuffix(".tmp")), self.home) as held:
+            if held:
+                self._remove(path)
+                return not path.exists() and not path.is_symlink()
+        return False
 
     def _remove(self, path: Path) -> None:
         """Remove a folder; its manifest goes first, so that a half-removed capture is none."""
         with suppress(OSError):
             (path / _MANIFEST).unlink()
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            folders.remove(path)
 
     def _kept(self) -> list[Path]:
         try:
@@ -269,16 +314,11 @@ class StateFolder:
             raise StoreError(f"'{key}' is not the key of hidden states; a key has 64 hexadecimal digits.")
         return self.root / key
 
-    def _lock(self, key: str) -> FileLock:
-        return FileLock(self._path(key).with_suffix(".lock"), fallback_to_soft=False)
+    def _lock(self, key: str) -> Path:
+        return self._path(key).with_suffix(".lock")
 
     def _failed(self, error: OSError) -> StoreError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        way = (
-            "free some space, or point EMBCOMPARE_CACHE to another disk" if full else "point EMBCOMPARE_CACHE elsewhere"
-        )
-        reason = (error.strerror or type(error).__name__).lower()
-        return StoreError(f"Hidden states cannot be kept in {self.root}: {reason}; {way}.")
+        return StoreError(f"Hidden states cannot be kept in {self.root}: {reason_in_words(error)}")
 
 
 def _digest_of(description: Mapping[str, Any]) -> str:
@@ -288,15 +328,6 @@ def _digest_of(description: Mapping[str, Any]) -> str:
 def _digest_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    with suppress(OSError):
-        for path in folder.iterdir():
-            with suppress(OSError):
-                total += path.stat().st_size
-    return total
 
 
 def _used(folder: Path) -> float:
@@ -309,12 +340,3 @@ def _free_bytes(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _default_bytes() -> int:
-    named = os.environ.get("EMBCOMPARE_STATES_BYTES", "").strip()
-    if not named:
-        return DEFAULT_BYTES
-    if not named.isdecimal():
-        raise StoreError(f"EMBCOMPARE_STATES_BYTES cannot be '{named}'; give a whole number of bytes.")
-    return int(named)

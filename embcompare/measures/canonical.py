@@ -25,6 +25,7 @@ from embcompare.measures.declaration import (
     require_samples,
     resolution,
 )
+from embcompare.words import plural
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def prepare_cca(X: Any, *, summary: str = "mean", keep: float | None = None) -> 
         raise SettingsError(f"CCA is summed up by its 'mean' or its 'r2'; got {summary!r}.")
     x = as_matrix(X)
     n, p = x.shape
-    require_samples(n, p + 1, f"more samples than the {p} features, or every layer correlates perfectly")
+    require_samples(n, p + 1, f"more samples than the {plural(p, 'feature')}, or every layer correlates perfectly")
     u, s, vt = np.linalg.svd(centred(x), full_matrices=False)
     kept = s > 10 * resolution(X) * s[0]
     if keep is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embcompare.errors import EmbcompareError, EmbcompareWarning
+from embcompare.words import agree, plural
 
 Matrix = NDArray[np.float64]
 
@@ -125,8 +126,8 @@ def check_pairing(X: Any, Y: Any) -> None:
     x, y = as_matrix(X, "X"), as_matrix(Y, "Y")
     if len(x) != len(y):
         raise BadInput(
-            f"X has {len(x)} samples and Y has {len(y)}; row k of both must be the same sample, so select the samples "
-            "that both have, in one order."
+            f"X has {plural(len(x), 'sample')} and Y has {len(y):,}; row k of both must be the same sample, so select "
+            "the samples that both have, in one order."
         )
 
 
@@ -140,9 +141,10 @@ def as_matrix(X: Any, name: str = "X") -> Matrix:
     matrix = np.asarray(array, dtype=np.float64)
     finite = np.isfinite(matrix).all(axis=1)
     if not finite.all():
+        bad = int((~finite).sum())
         raise BadInput(
-            f"{(~finite).sum()} of {len(matrix)} rows of {name} hold NaN or infinite values (the first is row "
-            f"{int(np.argmin(finite))}); drop these samples from both arrays."
+            f"{bad:,} of {plural(len(matrix), 'row')} of {name} {agree(bad, 'holds', 'hold')} NaN or infinite values "
+            f"(the first is row {int(np.argmin(finite))}); drop these samples from both arrays."
         )
     return matrix
 
@@ -156,7 +158,7 @@ def resolution(X: Any) -> float:
 def require_samples(n: int, least: int, why: str) -> None:
     """Raise :class:`UndefinedMeasure` for fewer than ``least`` samples."""
     if n < least:
-        raise UndefinedMeasure(f"it needs at least {least} samples ({why}) and there are {n}.")
+        raise UndefinedMeasure(f"it needs at least {plural(least, 'sample')} ({why}) and there are {n:,}.")
 
 
 def centred(x: Matrix) -> Matrix:

@@ -20,6 +20,7 @@ from embcompare.measures.declaration import (
     require_samples,
 )
 from embcompare.measures.distances import cosine_distances, squared_distances, unit_rows
+from embcompare.words import plural
 
 RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 COMPARISONS = ("spearman", "pearson", "cosine")
@@ -89,7 +90,9 @@ def _unscaled(x: Matrix, rdm: str) -> Matrix:
         return np.asarray(cosine_distances(x)[upper])
     if rdm == "correlation":
         if x.shape[1] < 3:
-            raise UndefinedMeasure(f"a correlation over {x.shape[1]} features is ±1 or nothing; use rdm='euclidean'.")
+            raise UndefinedMeasure(
+                f"a correlation over {plural(x.shape[1], 'feature')} is ±1 or nothing; use rdm='euclidean'."
+            )
         return np.asarray(cosine_distances(_deviations(x))[upper])
     squared = squared_distances(centred(x))[upper]
     return np.asarray(squared if rdm == "sqeuclidean" else np.sqrt(squared))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embcompare.measures.declaration import Matrix, UndefinedMeasure
+from embcompare.words import agree, plural
 
 # Squared distances below this share of the two squared norms are the rounding of the products, not a distance.
 COINCIDE = 1e-13
@@ -31,8 +32,10 @@ def unit_rows(x: Matrix, what: str = "cosines") -> Matrix:
     """Scale every sample to unit length; undefined where a sample is the zero vector, which has no direction."""
     largest = np.abs(x).max(axis=1, keepdims=True)
     if not (largest > 0).all():
+        none = int((largest == 0).sum())
         raise UndefinedMeasure(
-            f"{int((largest == 0).sum())} of {len(x)} samples have no direction to take {what} with (zero vector)."
+            f"{none:,} of {plural(len(x), 'sample')} {agree(none, 'has', 'have')} no direction to take {what} with "
+            "(zero vector)."
         )
     x = x / largest
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))

@@ -28,6 +28,7 @@ from embcompare.measures.declaration import (
     require_samples,
     resolution,
 )
+from embcompare.words import plural
 
 # Penalties tried, as shares of the largest squared singular value of the training samples.
 PENALTIES = np.logspace(-10, 2, 37)
@@ -111,7 +112,8 @@ def prepare_regression(X: Any, *, kind: str = "linear", folds: int = 5, groups: 
     features = centred(x)
     least = len(x) - int(np.bincount(numbers).max())
     if kind == "linear" and least <= x.shape[1]:
-        why = f"a linear fit on {least} training samples of {x.shape[1]} features is not determined; use ridge."
+        fitted = f"{plural(least, 'training sample')} of {plural(x.shape[1], 'feature')}"
+        why = f"a linear fit on {fitted} is not determined; use ridge."
         return Regressor(features, (), kind, why)
     return Regressor(features, tuple(_factor(features, numbers == f, resolution(X)) for f in range(folds)), kind, None)
 

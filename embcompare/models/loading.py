@@ -20,6 +20,7 @@ from embcompare.models.tokenizer import read_tokenizer
 from embcompare.models.validation import validate
 from embcompare.models.weightfiles import check_headers, check_loading, read_headers, top_level
 from embcompare.text.tokens import Tokens, tokens_from_tokenizer
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,7 +106,7 @@ def load_model(spec_or_text: ModelSpec | str, *, max_bytes: int | None = None) -
         anatomy = read_anatomy(module, tokens=named, label=spec.label)
         validate(module, anatomy, spec.label)
     if named is not None and named > len(anatomy.embedding):
-        notes.append(f"The tokenizer has {named - len(anatomy.embedding):,} tokens for which E has no row.")
+        notes.append(f"The tokenizer has {plural(named - len(anatomy.embedding), 'token')} for which E has no row.")
     tokens = None if tokenizer is None else tokens_from_tokenizer(tokenizer, int(anatomy.embedding.shape[0]))
     return LoadedModel(
         spec=spec,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from embcompare.errors import SettingsError
+from embcompare import environment
+from embcompare.words import in_words as in_words
 
 SHARE = 0.9
 """The part of free memory that a model's weights may fill."""
@@ -32,21 +33,8 @@ def free_bytes(device: str = "cpu") -> int:
 
 def limit(device: str = "cpu") -> int:
     """Return the most bytes a model's weights may take: ``EMBCOMPARE_MAX_MODEL_BYTES``, or what fits now."""
-    text = os.environ.get("EMBCOMPARE_MAX_MODEL_BYTES", "").strip()
-    if not text:
-        return int(free_bytes(device) * SHARE)
-    if not text.isdecimal() or int(text) < 1:
-        raise SettingsError(f"EMBCOMPARE_MAX_MODEL_BYTES is {text!r}; give a whole number of bytes.")
-    return int(text)
-
-
-def in_words(count: float) -> str:
-    """Return a number of bytes as a person reads it: ``1.2 GB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    most = environment.number_of_bytes("EMBCOMPARE_MAX_MODEL_BYTES", None, low=1)
+    return int(free_bytes(device) * SHARE) if most is None else most
 
 
 def _cgroup_free() -> int:

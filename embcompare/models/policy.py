@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
+from embcompare import environment
 from embcompare.errors import ModelDamaged, ModelNotFound, ModelRefused
 from embcompare.models.configs import shown
 from embcompare.models.spec import ModelSpec
+from embcompare.words import in_words, plural
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -39,20 +42,31 @@ _VOCABULARIES = tuple(
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _LARGEST_JSON = 32 * 2**20
 _LONGEST_NAME = 200
+_PINNED = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)?@[A-Za-z0-9_./-]+")
 _VECTORS = (".npy", ".npz", ".safetensors", ".parquet")
 
 
 def hosted() -> bool:
     """Say whether this process serves strangers, which ``EMBCOMPARE_HOSTED=1`` declares.
 
-    Anything but a plain no counts as yes: a typing error must not open a public server to every folder on it.
+    Anything but a plain yes or no raises ``SettingsError``: a typing error must not open a public server to every
+    folder on it.
     """
-    return os.environ.get("EMBCOMPARE_HOSTED", "").strip().lower() not in ("", "0", "false", "no", "off")
+    return environment.flag("EMBCOMPARE_HOSTED")
 
 
 def allowed_models() -> list[str]:
-    """Return the hub models, ``org/name@commit``, that hosted mode offers beside the demo models."""
-    return [entry.strip() for entry in os.environ.get("EMBCOMPARE_ALLOWED_MODELS", "").split(",") if entry.strip()]
+    """Return the hub models, ``org/name@commit``, that hosted mode offers beside the demo models.
+
+    Raises ``SettingsError`` for an entry of ``EMBCOMPARE_ALLOWED_MODELS`` that is no such name or is not pinned.
+    """
+    entries = environment.listed("EMBCOMPARE_ALLOWED_MODELS")
+    for entry in entries:
+        if not _PINNED.fullmatch(entry):
+            raise environment.refused(
+                "EMBCOMPARE_ALLOWED_MODELS", entry, "write each model as org/name@commit, with commas between them"
+            )
+    return entries
 
 
 def permitted(spec: ModelSpec) -> ModelSpec:
@@ -67,7 +81,7 @@ def permitted(spec: ModelSpec) -> ModelSpec:
     if spec.kind == "hub":
         for entry in listed:
             name, _, revision = entry.partition("@")
-            if name == spec.name and revision and spec.revision in (None, revision):
+            if name == spec.name and spec.revision in (None, revision):
                 return ModelSpec("hub", name, revision, spec.dtype, spec.device)
     offer = f" and {', '.join(listed)}" if listed else ""
     raise ModelRefused(
@@ -138,7 +152,7 @@ def read_json(path: Path, label: str, most: int = _LARGEST_JSON) -> dict[str, An
             f"{label} has {_article(path.name)} that cannot be read ({why(error)}); check its permissions."
         ) from error
     content: Any = None
-    problem = f"has {size:,} bytes, too many to be real"
+    problem = f"has {in_words(size)}, too much to be real"
     if size <= most:
         problem, content = _parsed(data)
     if not problem and not isinstance(content, dict):
@@ -233,7 +247,9 @@ def weight_files(folder: Path, label: str) -> list[Path]:
         names = sorted(set(placed.values()))
         for name in names:
             if not present(folder / name, label):
-                raise ModelDamaged(f"{label} lacks {name}, one of its {len(names)} weight files; download it again.")
+                raise ModelDamaged(
+                    f"{label} lacks {name}, one of its {plural(len(names), 'weight file')}; download it again."
+                )
         return [folder / name for name in names]
     try:
         found = sorted(path.name for path in folder.iterdir())

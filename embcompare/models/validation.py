@@ -1,8 +1,8 @@
 """Proof on load: the anatomy's parts, put together again, give what the module itself computes.
 
-The module runs on four tokens. Rotary positions are set to no rotation and relative biases to zero, so that plain
-``softmax(scale · q kᵀ)`` is what every attention layer must compute; each block's parts, norms and sums are then
-recomputed from the anatomy and compared with what was observed.
+The module runs on four tokens, or as many as it has positions for. Rotary positions are set to no rotation and
+relative biases to zero, so that plain ``softmax(scale · q kᵀ)`` is what every attention layer must compute; each
+block's parts, norms and sums are then recomputed from the anatomy and compared with what was observed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from embcompare.errors import ModelDamaged, UnsupportedFamily
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from embcompare.models.anatomy import Anatomy, AttentionWeights, BlockWeights
 
+_PROBED = 4
 # In float64 too many a module computes its softmax and its RMS in float32.
 _TOLERANCE = {"torch.float64": 1e-5, "torch.float32": 2e-3, "torch.float16": 3e-2, "torch.bfloat16": 1e-1}
 
@@ -122,11 +124,12 @@ def _comparisons(block: BlockWeights, seen: dict[str, Tensor]) -> Iterator[tuple
 
 
 def _observe(module: Any, anatomy: Anatomy, label: str) -> dict[str, Tensor]:
-    """Run the module on four tokens; return inputs and outputs at every site, each ``(4, d)``."""
+    """Run the module on up to four tokens; return inputs and outputs at every site, each ``(t, d)``."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, anatomy.embedding.shape[0], (1, 4), generator=generator).to(anatomy.embedding.device)
+    count = _positions(module, anatomy)
+    ids = torch.randint(0, anatomy.embedding.shape[0], (1, count), generator=generator).to(anatomy.embedding.device)
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     base = module.base_model
     if getattr(module.config, "is_encoder_decoder", False) and anatomy.blocks[0].cross_attention is not None:
@@ -150,10 +153,22 @@ def _observe(module: Any, anatomy: Anatomy, label: str) -> dict[str, Tensor]:
             base(**given)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
             raise ModelDamaged(
-                f"{label} was loaded but does not run on four tokens ({type(error).__name__} in its forward pass); its "
-                "config.json does not go with its weights, so fetch both again."
+                f"{label} was loaded but does not run on {plural(count, 'token')}; its config.json does not go with "
+                "its weights, so fetch both again."
             ) from error
     return {key: value.reshape(-1, value.shape[-1]) for key, value in seen.items()}
+
+
+def _positions(module: Any, anatomy: Anatomy) -> int:
+    """Return how many tokens to run on: four, or fewer where the model has learned that few positions."""
+    if anatomy.blocks[0].attention.position != "absolute":
+        return _PROBED
+    found = [_PROBED, getattr(module.config, "max_position_embeddings", None) or _PROBED]
+    for name, part in module.named_modules():
+        padding = getattr(part, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:  # counted from behind the padding's index
+            found.append(part.num_embeddings - padding - 1)
+    return max(1, min(found))
 
 
 class Hooks:

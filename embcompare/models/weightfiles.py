@@ -10,6 +10,7 @@ from embcompare.errors import EmbcompareError, ModelDamaged, ModelRefused
 from embcompare.models import memory, policy
 from embcompare.models.families import Family
 from embcompare.models.inspection import ModelInfo
+from embcompare.words import plural
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]
 """Name of each tensor: its kind as safetensors writes it, such as ``BF16``, and its shape."""
@@ -33,7 +34,8 @@ def read_headers(files: list[Path], label: str) -> Headers:
         except (SafetensorError, OSError, ValueError) as error:
             size = path.stat().st_size if path.is_file() else 0
             raise ModelDamaged(
-                f"{label} has a {path.name} of {size:,} bytes that is cut short or not safetensors; fetch it again."
+                f"{label} has a {path.name} of {plural(size, 'byte')} that is cut short or not safetensors; fetch "
+                "it again."
             ) from error
     return found
 
@@ -91,7 +93,7 @@ def _check_rows(headers: Headers, info: ModelInfo, family: Family) -> None:
     if len(rows) == 1 and rows[0] != info.vocabulary and not family.cross_qkv:
         raise ModelDamaged(
             f"{info.label} has a config.json whose vocab_size is {info.vocabulary:,}, and the embedding in its files "
-            f"has {rows[0]:,} rows; correct vocab_size, or fetch both again."
+            f"has {plural(rows[0], 'row')}; correct vocab_size, or fetch both again."
         )
 
 

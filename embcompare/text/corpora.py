@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
-import io
 import json
-import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from embcompare.errors import EmbcompareError, SettingsError
+from embcompare.errors import InputError as InputError
+from embcompare.errors import SettingsError
+from embcompare.text.tables import Rows, csv_rows, jsonl_rows, lines
+from embcompare.words import agree, in_words, plural
 
 MAX_BYTES = 5 * 2**20
 """Bytes of text that are read at most."""
@@ -28,12 +28,12 @@ SUFFIXES = ("txt", "csv", "tsv", "jsonl")
 """Kinds of text files that can be read."""
 
 _FEW = 4
-_USUAL = ("text", "sentence")
-_BREAK = re.compile(r"\r\n|\n|\r")
-
-
-class InputError(EmbcompareError):
-    """Text or vectors that a user gave cannot be used; the message says where, why and what would do."""
+_MARKS = (
+    (b"\xff\xfe\0\0", "UTF-32"),  # begins as UTF-16 does, so it comes first
+    (b"\0\0\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Corpus:
             raise InputError(f"{self.name} holds no sentences; give at least one line of text.")
         if self.labels and len(self.labels) != len(self.sentences):
             raise InputError(
-                f"{self.name} has {len(self.labels):,} labels for {len(self.sentences):,} sentences; give one for each."
+                f"{self.name} has {plural(len(self.labels), 'label')} for {plural(len(self.sentences), 'sentence')}; "
+                "give one for each."
             )
         for number, sentence in enumerate(self.sentences, 1):
             if not sentence.strip():
@@ -98,7 +99,7 @@ def corpus_from_text(
     """Return the corpus of pasted text: one sentence a line, blank lines left out; see :func:`corpus_from_bytes`."""
     if len(text) > max_bytes or len(text.encode(errors="surrogatepass")) > max_bytes:
         raise _too_large(name, max_bytes)
-    return _corpus(name, ((line, "", number) for number, line in _lines(text)), max_rows, seed, {"format": "text"})
+    return _corpus(name, ((line, "", number) for number, line in lines(text)), max_rows, seed, {"format": "text"})
 
 
 def corpus_from_bytes(
@@ -116,7 +117,9 @@ def corpus_from_bytes(
 
     Text must be UTF-8, with or without a byte order mark. A txt file holds one sentence a line; csv and tsv begin with
     a row of column names; a line of jsonl is an object, or a text. ``column`` names what holds the sentences: not
-    needed where there is one column only, or one called text or sentence. White space is made single spaces; blank
+    needed where there is one column only, or one called text or sentence. Columns may be separated by commas,
+    semicolons, tabs or vertical bars, whichever splits every line alike; a notice says so if it is not what the suffix
+    promises. White space is made single spaces; blank
     sentences are left out; repeated ones and those beyond ``MAX_CHARACTERS`` too, with a notice; of more than
     ``max_rows`` a sample is drawn with ``seed``, in the order of the file.
 
@@ -128,20 +131,26 @@ def corpus_from_bytes(
         raise SettingsError(f"Text cannot be read from a '{kind}' file; choose one of {', '.join(SUFFIXES)}.")
     if len(data) > max_bytes:
         raise _too_large(name, max_bytes)
-    text = _decoded(data, name)
+    text, said = _decoded(data, name), ""
     if kind == "txt":
         if column or label_column:
             raise SettingsError("A txt file has no columns; leave the column empty, or give a csv or jsonl file.")
-        rows: Iterator[tuple[str, str, int]] = ((line, "", number) for number, line in _lines(text))
+        rows: Rows = ((line, "", number) for number, line in lines(text))
     elif kind == "jsonl":
-        rows = _jsonl(text, column, label_column, name)
+        rows = jsonl_rows(text, column, label_column, name)
     else:
-        rows = _csv(text, "\t" if kind == "tsv" else ",", column, label_column, name)
-    return _corpus(name, rows, max_rows, seed, {"format": kind, "column": column, "label_column": label_column})
+        rows, said = csv_rows(text, kind, column, label_column, name)
+    provenance = {"format": kind, "column": column, "label_column": label_column}
+    return _corpus(name, rows, max_rows, seed, provenance, said)
 
 
 def _corpus(
-    name: str, rows: Iterable[tuple[str, str, int]], max_rows: int, seed: int, provenance: dict[str, Any]
+    name: str,
+    rows: Iterable[tuple[str, str, int]],
+    max_rows: int,
+    seed: int,
+    provenance: dict[str, Any],
+    said: str = "",
 ) -> Corpus:
     """Clean, bound and sample (sentence, label, line number) rows; labels that are all empty are dropped."""
     if isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1:
@@ -163,11 +172,15 @@ def _corpus(
         else:
             kept[clean] = " ".join(label.split())
     notices = [
-        f"{long:,} sentence(s) of more than {MAX_CHARACTERS:,} characters were left out." if long else "",
-        f"{repeated:,} repeated sentence(s) were left out." if repeated else "",
+        said,
+        f"{plural(long, 'sentence')} of more than {MAX_CHARACTERS:,} characters {agree(long, 'was', 'were')} left out."
+        if long
+        else "",
+        f"{plural(repeated, 'repeated sentence')} {agree(repeated, 'was', 'were')} left out." if repeated else "",
     ]
     if not kept:
-        why = f"; all {long:,} are longer than {MAX_CHARACTERS:,} characters" if long else ""
+        all_long = "the only one is" if long == 1 else f"all {long:,} are"
+        why = f"; {all_long} longer than {MAX_CHARACTERS:,} characters" if long else ""
         raise InputError(f"{name} holds no sentences{why}; give at least one line of text.")
     chosen = list(kept.items())
     if len(chosen) > max_rows:
@@ -175,15 +188,18 @@ def _corpus(
         order = np.sort(np.random.default_rng(seed).choice(len(chosen), max_rows, replace=False))
         chosen = [chosen[index] for index in order]
     if len(chosen) < _FEW:
-        notices.append(f"With {len(chosen)} sentence(s) most measures are undefined; {_FEW} are the least, 100 better.")
+        notices.append(
+            f"With {plural(len(chosen), 'sentence')} most measures are undefined; {_FEW} are the least, 100 better."
+        )
     sentences, labels = zip(*chosen, strict=True)
     provenance |= {"read": len(kept), "used": len(chosen), "seed": seed if len(chosen) < len(kept) else None}
     return Corpus(name, sentences, labels if any(labels) else (), provenance, tuple(filter(None, notices)))
 
 
 def _decoded(data: bytes, name: str) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{name} is UTF-16, not UTF-8 text; save it again as UTF-8.")
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            raise InputError(f"{name} is {encoding}, not UTF-8 text; save it again as UTF-8.")
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="strict")
     except UnicodeDecodeError as error:
@@ -194,109 +210,10 @@ def _decoded(data: bytes, name: str) -> str:
         ) from error
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    return enumerate(_BREAK.split(text), 1)
-
-
-def _csv(
-    text: str, delimiter: str, column: str | None, label_column: str | None, name: str
-) -> Iterator[tuple[str, str, int]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [cell.strip() for cell in next((row for row in reader if row), [])]
-        at = _column(header, column, name)
-        label_at = None if label_column is None else _column(header, label_column, name)
-        for row in reader:
-            if row and len(row) != len(header):
-                raise InputError(
-                    f"Line {reader.line_num:,} of {name} has {len(row)} fields, the first line {len(header)}; "
-                    "quote fields that hold the separator."
-                )
-            if row:
-                yield row[at], "" if label_at is None else row[label_at], reader.line_num
-    except csv.Error as error:
-        raise InputError(f"Line {reader.line_num:,} of {name} is not proper CSV: {error}.") from error
-
-
-def _jsonl(text: str, column: str | None, label_column: str | None, name: str) -> Iterator[tuple[str, str, int]]:
-    for number, line in _lines(text):
-        if not line.strip():
-            continue
-        try:
-            item = json.loads(line, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"Line {number:,} of {name} is not proper JSON: {error}.") from error
-        if isinstance(item, str) and column is None and label_column is None:
-            yield item, "", number
-            continue
-        if not isinstance(item, dict):
-            raise InputError(f"Line {number:,} of {name} is {_kind(item)}, not an object with named fields.")
-        if column is None:
-            texts = [key for key, value in item.items() if isinstance(value, str)]
-            column = texts[_column(texts, None, name)]
-        yield _field(item, column, number, name), _label(item, label_column, number, name), number
-
-
-def _field(item: dict[str, Any], column: str, number: int, name: str) -> str:
-    if column not in item:
-        raise InputError(f"Line {number:,} of {name} has no field '{column}'; its fields are {_named(item)}.")
-    value = item[column]
-    if not isinstance(value, str):
-        raise InputError(f"Line {number:,} of {name} has {_kind(value)} in the field '{column}' where text belongs.")
-    return value
-
-
-def _label(item: dict[str, Any], label_column: str | None, number: int, name: str) -> str:
-    if label_column is None:
-        return ""
-    value = item.get(label_column)
-    if isinstance(value, int):
-        return str(value)
-    return _field(item, label_column, number, name)
-
-
-def _column(header: list[str], wanted: str | None, name: str) -> int:
-    """Return the position of the wanted column, or of the one that is meant where none is named."""
-    if wanted is not None:
-        found = [at for at, cell in enumerate(header) if cell == wanted.strip()]
-        if not found:
-            raise SettingsError(f"{name} has no column '{wanted}'; its columns are {_named(header)}.")
-        if len(found) > 1:
-            raise SettingsError(f"{name} has {len(found)} columns called '{wanted}'; rename all but one.")
-        return found[0]
-    if not header:
-        raise InputError(f"{name} holds no sentences; give at least one line of text.")
-    usual = [at for at, cell in enumerate(header) if cell.lower() in _USUAL]
-    if len(header) != 1 and len(usual) != 1:
-        raise SettingsError(f"{name} has {len(header)} columns; say which holds the sentences: {_named(header)}.")
-    return 0 if len(header) == 1 else usual[0]
-
-
-def _named(names: Iterable[str]) -> str:
-    listed = [str(each)[:40] for each in names]
-    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} more" if len(listed) > 12 else "") or "none"
-
-
-def _kind(value: Any) -> str:
-    kinds = {
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-        str: "a text",
-    }
-    return "nothing (null)" if value is None else kinds.get(type(value), "an object")
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON value")
-
-
 def _shows(character: str) -> bool:
     category = unicodedata.category(character)
     return category[0] not in "CZ" or category == "Cs"  # half a character must not vanish unseen
 
 
 def _too_large(name: str, max_bytes: int) -> InputError:
-    return InputError(f"{name} is larger than {max_bytes:,} bytes, the most that is read; give a part of it.")
+    return InputError(f"{name} is larger than {in_words(max_bytes)}, the most that is read; give a part of it.")

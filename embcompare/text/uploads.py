@@ -12,13 +12,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
-from embcompare.errors import Incomparable, SettingsError
-from embcompare.text.corpora import InputError
-from embcompare.text.vectorfiles import ID_CHARACTERS, Read, read_npy, read_npz, read_parquet, read_safetensors
+from embcompare.errors import Incomparable, InputError, SettingsError
+from embcompare.text.parquetfiles import read_parquet
+from embcompare.text.vectorfiles import ID_CHARACTERS, Read, kind_in_words, read_npy, read_npz, read_safetensors
+from embcompare.words import agree, apart, one_line, plural
 
 MAX_VECTOR_BYTES = 256 * 2**20
 """Bytes of a file, and of the vectors in it once unpacked."""
@@ -29,6 +30,22 @@ _READERS: dict[str, Callable[..., Read]] = {
     "npz": read_npz,
     "safetensors": read_safetensors,
     "parquet": read_parquet,
+}
+
+_MAGIC = {
+    b"\x93NUMPY": ("npy", "an npy file"),
+    b"PK\x03\x04": ("npz", "a zip archive, as npz files are"),
+    b"PAR1": ("parquet", "a parquet file"),
+    b"\x89HDF": ("", "an HDF5 file"),
+    b"ARROW1": ("", "an Arrow file"),
+    b"\x1f\x8b": ("", "a gzip archive"),
+    b"\x80\x02": ("", "a pickle, which could run code and is never read"),
+    b"\x80\x03": ("", "a pickle, which could run code and is never read"),
+    b"\x80\x04": ("", "a pickle, which could run code and is never read"),
+    b"\x80\x05": ("", "a pickle, which could run code and is never read"),
+    b"version https://git-lfs": ("", "a pointer of Git LFS, and the file itself has to be fetched"),
+    b"<!DOCTYPE": ("", "a web page"),
+    b"<html": ("", "a web page"),
 }
 
 SUFFIXES = tuple(_READERS)
@@ -54,13 +71,15 @@ class Vectors:
         if not ids:
             return
         if len(ids) != len(self.values):
-            raise InputError(f"{self.name} has {len(ids):,} ids for {len(self.values):,} rows; give one for each.")
+            raise InputError(
+                f"{self.name} has {plural(len(ids), 'id')} for {plural(len(self.values), 'row')}; give one for each."
+            )
         if any(len(each) > ID_CHARACTERS for each in ids):
-            raise InputError(f"{self.name} has an id of more than {ID_CHARACTERS} characters; give shorter ones.")
+            raise InputError(f"{self.name} has an id of more than {ID_CHARACTERS:,} characters; give shorter ones.")
         if len(set(ids)) < len(ids):
             seen: set[str] = set()
             twice = next(each for each in ids if each in seen or seen.add(each))  # type: ignore[func-returns-value]
-            raise InputError(f"{self.name} has the id '{twice}' more than once; each row needs its own.")
+            raise InputError(f"{self.name} has the id '{one_line(twice)}' more than once; each row needs its own.")
 
     def __len__(self) -> int:
         return len(self.values)
@@ -93,10 +112,11 @@ class Pairing:
     def sentence(self) -> str:
         """Return what was paired, for a person."""
         if self.by == "row":
-            return f"All {len(self):,} rows are paired in their order."
+            many = f"All {len(self):,} rows are paired in their order."
+            return "The one row of each is paired." if len(self) == 1 else many
         return (
-            f"{len(self):,} rows are paired by id: {self.coverage_a:.1%} of the first and {self.coverage_b:.1%} of the "
-            "second; the rest is left out."
+            f"{plural(len(self), 'row')} {agree(len(self), 'is', 'are')} paired by id: {self.coverage_a:.1%} of the "
+            f"first and {self.coverage_b:.1%} of the second; the rest is left out."
         )
 
 
@@ -110,8 +130,8 @@ def pair_vectors(a: Vectors, b: Vectors, by: str = "row") -> Pairing:
     if by == "row":
         if len(a) != len(b):
             raise Incomparable(
-                f"{a.name} has {len(a):,} rows and {b.name} has {len(b):,}, so they cannot be paired in their order; "
-                "give files with equally many rows, or ids in both."
+                f"{a.name} has {plural(len(a), 'row')} and {b.name} has {len(b):,}, so they cannot be paired in their "
+                "order; give files with equally many rows, or ids in both."
             )
         rows = np.arange(len(a), dtype=np.int64)
         return Pairing(rows, rows, by, 1.0, 1.0)
@@ -122,8 +142,8 @@ def pair_vectors(a: Vectors, b: Vectors, by: str = "row") -> Pairing:
     pairs = [(row, at_b[name]) for row, name in enumerate(a.ids) if name in at_b]
     if not pairs:
         raise Incomparable(
-            f"{a.name} and {b.name} share no id (the first begins with '{a.ids[0]}', the second with '{b.ids[0]}'); "
-            "give both the same names, or pair by row."
+            f"{a.name} and {b.name} share no id (the first begins with '{one_line(a.ids[0])}', the second with "
+            f"'{one_line(b.ids[0])}'); give both the same names, or pair by row."
         )
     chosen = np.array(pairs, dtype=np.int64)
     return Pairing(chosen[:, 0], chosen[:, 1], by, len(pairs) / len(a), len(pairs) / len(b))
@@ -151,33 +171,46 @@ def read_vectors(
     kind = suffix.lower().lstrip(".")
     if kind not in SUFFIXES:
         raise SettingsError(f"Vectors cannot be read from a '{kind}' file; choose one of {', '.join(SUFFIXES)}.")
-    reader = _READERS[kind]
     if isinstance(source, Path):
         with source.open("rb") as file:
-            return _read(reader, file, array, ids, name, max_bytes)
-    return _read(reader, io.BytesIO(source) if isinstance(source, bytes) else source, array, ids, name, max_bytes)
+            return _read(kind, file, array, ids, name, max_bytes)
+    return _read(kind, io.BytesIO(source) if isinstance(source, bytes) else source, array, ids, name, max_bytes)
 
 
-def _read(reader: Any, file: BinaryIO, array: str | None, ids: str | None, name: str, max_bytes: int) -> Vectors:
+def _read(kind: str, file: BinaryIO, array: str | None, ids: str | None, name: str, max_bytes: int) -> Vectors:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if size > max_bytes:
-        raise InputError(f"{name} has {size:,} bytes; at most {max_bytes:,} are read, so give fewer rows or float32.")
+        has, most = apart(size, max_bytes)
+        raise InputError(f"{name} has {has}; at most {most} are read, so give fewer rows or float32.")
     try:
-        values, names = reader(file, size, array, ids, name, max_bytes)
+        values, names = _READERS[kind](file, size, array, ids, name, max_bytes)
+        return Vectors(name, values, names)
     except (InputError, SettingsError):
         raise
-    # Every reader has its own way of saying that the bytes are no such file.
+    except MemoryError as error:
+        raise InputError(f"{name} needs more memory than is free; give fewer rows or float32.") from error
+    # Every reader has its own way of saying that the bytes are no such file, none of them for people.
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{name} cannot be read: {first}; save it again.") from error
-    return Vectors(name, values, names)
+        raise InputError(f"{name} cannot be read: {_unreadable(kind, file)}.") from error
+
+
+def _unreadable(kind: str, file: BinaryIO) -> str:
+    """Return why a file is none of its kind, as far as its first bytes tell, and what to do."""
+    file.seek(0)
+    start = file.read(32)
+    if not start:
+        return "it is empty; save it again"
+    for magic, (which, called) in _MAGIC.items():
+        if start.startswith(magic) and which != kind:
+            return f"it begins like {called}; give it the suffix of what it is, or save it as {kind}"
+    return f"it is damaged or no {kind} file; save it again"
 
 
 def _checked(name: str, values: np.ndarray) -> np.ndarray:
     """Return ``values`` as read-only float32 or float64 of two dimensions, finite in every row."""
     if values.dtype.kind not in "fiu":
-        raise InputError(f"{name} holds {values.dtype}, not real numbers; save it as float32.")
+        raise InputError(f"{name} holds {kind_in_words(values.dtype)}, not real numbers; save it as float32.")
     if values.ndim != 2 or 0 in values.shape:
         raise InputError(f"{name} has the shape {values.shape}; vectors need one row each, as in (1000, 768).")
     values = values.astype(np.result_type(values.dtype, np.float32), copy=False)

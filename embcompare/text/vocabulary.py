@@ -9,6 +9,7 @@ import numpy as np
 
 from embcompare.errors import Incomparable
 from embcompare.text.tokens import Tokens
+from embcompare.words import agree, plural
 
 SMALLEST_MATCH = 1000
 """Fewer shared tokens than this do not carry a comparison."""
@@ -40,11 +41,12 @@ class VocabularyMatch:
     def sentence(self) -> str:
         """Return what was matched, for a person."""
         if self.identical:
-            rest = f"; {self.left_out:,} special or unused ones are left out" if self.left_out else ""
-            return f"Both models have the same vocabulary, {self.n:,} tokens{rest}."
+            left = plural(self.left_out, "special or unused one")
+            rest = f"; {left} {agree(self.left_out, 'is', 'are')} left out" if self.left_out else ""
+            return f"Both models have the same vocabulary, {plural(self.n, 'token')}{rest}."
         case = ", compared in lower case" if self.lowercased else ""
         return (
-            f"The models share {self.n:,} tokens{case}: {self.coverage_a:.0%} of the first vocabulary "
+            f"The models share {plural(self.n, 'token')}{case}: {self.coverage_a:.0%} of the first vocabulary "
             f"and {self.coverage_b:.0%} of the second; all else is left out."
         )
 
@@ -101,10 +103,11 @@ def _check(shared: int, usable_a: int, usable_b: int, override: bool) -> None:
     needed = max(SMALLEST_MATCH, SMALLEST_SHARE * smaller)
     if shared >= needed or (override and shared > 0):
         return
-    counts = f"The vocabularies share {shared:,} tokens (the first has {usable_a:,}, the second {usable_b:,})"
+    counts = f"The vocabularies share {plural(shared, 'token')} (the first has {usable_a:,}, the second {usable_b:,})"
     if shared == 0:
         raise Incomparable(f"{counts}, so the models cannot be compared in embedding space; use feature space.")
     raise Incomparable(
         f"{counts}, and fewer than {needed:,.0f} do not carry a comparison in embedding space; "
-        "use feature space, or override this limit and read the numbers with care."
+        "use feature space, or allow a small overlap (--small-overlap; in Python small_overlap=True) and read the "
+        "numbers with care."
     )

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from embcompare.errors import Incomparable, SettingsError
+from embcompare.words import agree, plural
 
 Pooling = Literal["mean", "last"]
 Span = tuple[int, int]
@@ -104,9 +105,10 @@ class WordAlignment:
 
     def sentence(self) -> str:
         """Return what was aligned, for a person."""
+        whole = f"{len(self):,} of {plural(self.a.total, 'word')} ({self.coverage:.1%})"
         return (
-            f"{len(self):,} of {self.a.total:,} words ({self.coverage:.1%}) are whole in both tokenizers "
-            f"({self.coverage_a:.1%} in the first, {self.coverage_b:.1%} in the second); the rest is left out."
+            f"{whole} {agree(len(self), 'is', 'are')} whole in both tokenizers ({self.coverage_a:.1%} in the first, "
+            f"{self.coverage_b:.1%} in the second); the rest is left out."
         )
 
 
@@ -186,7 +188,7 @@ def align_words(sentences: Sequence[str], a: TokenIndex, b: TokenIndex) -> WordA
     if not pairs:
         raise Incomparable(
             f"The two tokenizers have no whole word in common on this corpus (the first covers {len(rows_a):,} of "
-            f"{rows_a.total:,} words, the second {len(rows_b):,}); pool to sentences instead."
+            f"{plural(rows_a.total, 'word')}, the second {len(rows_b):,}); pool to sentences instead."
         )
     chosen = np.array(pairs, dtype=np.int64)
     return WordAlignment(rows_a.only(chosen[:, 0]), rows_b.only(chosen[:, 1]), rows_a.coverage, rows_b.coverage)
@@ -202,7 +204,7 @@ def pool_words(values: np.ndarray, rows: WordRows, how: Pooling = "mean") -> np.
         raise SettingsError(f"Words cannot be pooled by {how!r}; choose mean or last.")
     if len(values) != rows.of_rows:
         raise Incomparable(
-            f"These words were found in {rows.of_rows:,} tokens but the states have {len(values):,}; "
+            f"These words were found in {plural(rows.of_rows, 'token')} but the states have {len(values):,}; "
             "align the words of this model and this corpus."
         )
     out = np.empty((len(rows), values.shape[1]), dtype=np.float32)

@@ -1,0 +1,69 @@
+"""Looking after what is stored, from a shell: results, and the texts, vectors and hidden states kept beside them."""
+
+from __future__ import annotations
+
+import typing
+from datetime import datetime
+
+from embcompare.cli_outputs import outputs_of, tell, write
+from embcompare.cli_show import duration, say
+from embcompare.errors import EmbcompareError, SettingsError
+from embcompare.words import in_words, one_line, plural
+
+if typing.TYPE_CHECKING:
+    import argparse
+
+
+def results(arguments: argparse.Namespace) -> None:
+    """List, export or delete stored results."""
+    from embcompare.store import Store
+
+    store = Store()
+    outputs = outputs_of(arguments)
+    if outputs and arguments.export is None:
+        raise SettingsError("A file was named but no result; say which with --export KEY.")
+    if arguments.clear:
+        count = store.clear()
+        say(f"{plural(count, 'result')} deleted.")
+    elif arguments.delete is not None:
+        key = store.find(arguments.delete)
+        store.delete(key)
+        say(f"Result {key[:12]} deleted.")
+    elif arguments.export is not None:
+        if not outputs:
+            raise SettingsError("Say where to write the result with --json, --csv or --npz FILE; - is standard output.")
+        key = store.find(arguments.export)
+        result = store.get(key)
+        if result is None:
+            raise EmbcompareError(" ".join(store.take_notices(key)) or f"Result {key[:12]} is gone.")
+        write(result, outputs)
+    else:
+        for entry in store.entries():
+            when = _when(entry.created)
+            took = "" if entry.seconds is None else f"  {duration(entry.seconds)}"
+            tell(
+                f"{entry.key[:12]}  {when}  {in_words(entry.bytes):>8}  {entry.experiment}"
+                f"  {' × '.join(entry.models)}{took}"
+            )
+        for notice in store.take_notices():
+            say(notice)
+
+
+def kept(arguments: argparse.Namespace) -> None:
+    """List or delete kept texts, vectors and hidden states."""
+    from embcompare import kept
+
+    if arguments.clear is not None:
+        count = kept.clear(None if arguments.clear == "all" else arguments.clear)
+        say(f"{plural(count, 'kept thing')} deleted.")
+    elif arguments.delete is not None:
+        name = kept.find(arguments.delete)
+        kept.delete(name)
+        say(f"{name} deleted.")
+    else:
+        for item in kept.items():
+            tell(f"{item.name}  {_when(item.last_used)}  {in_words(item.bytes):>8}  {one_line(item.title)}".rstrip())
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
