@@ -26,6 +26,7 @@ def along(
     start: int = 0,
     domain: tuple[float, float] | None = None,
     log: bool = False,
+    log_x: bool = False,
     height: int = HEIGHT,
     width: int | None = None,
 ) -> alt.LayerChart:
@@ -44,7 +45,7 @@ def along(
     scale = alt.Scale(type="log") if log else alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale()
     whole = bool(np.equal(np.mod(frame["x"], 1), 0).all())
     axis = alt.Axis(format="d" if whole else "~r", tickMinStep=1 if whole else 0, grid=False)
-    across = alt.X("x:Q", title=x_title, axis=axis, scale=alt.Scale(nice=False, padding=6))
+    across = alt.X("x:Q", title=x_title, axis=axis, scale=_across(log_x))
     up = alt.Y("y:Q", title=y_title, scale=scale, axis=alt.Axis(tickCount=5, format="~r"))
     layers: list[Any] = []
     for name, (low, high) in (bands or {}).items():
@@ -65,6 +66,10 @@ def along(
     if len(frame) <= MOST_POINTS * len(names):
         layers.append(base.mark_point(filled=True, size=34, opacity=1, invalid="filter"))
     return alt.layer(*layers).properties(height=height, **({"width": width} if width else {}))
+
+
+def _across(log: bool) -> alt.Scale:
+    return alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, padding=6)
 
 
 def pairs_in_plane(

@@ -218,6 +218,25 @@ def test_home_leads_to_the_parameters_with_its_pair(page):
     expect(page.get_by_role("heading", name="Compare two language models")).to_be_visible()
 
 
+def test_the_pair_that_nobody_touched_goes_along_from_page_to_page(page):
+    page.goto("/")
+    expect(page.get_by_test_id("stVegaLiteChart").first).to_be_visible(timeout=PATIENCE)
+    for name in ("Parameters", "Representations", "Vocabulary", "Parameters", "Home"):
+        page.get_by_role("link", name=name, exact=True).click()
+        title = "Compare two language models" if name == "Home" else name
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+        rest(page)
+        page.wait_for_timeout(1500)  # the browser's own report of the new widgets comes after the page
+        rest(page)
+        expect(chosen(page, "Model A")).to_have_value("demo/gpt2-a")
+        expect(chosen(page, "Model B")).to_have_value("demo/gpt2-b")
+        assert "view=None" not in page.url
+        assert "model_b=demo%2Fgpt2-a" not in page.url.replace("gpt2-a-", "")
+        if name == "Parameters":
+            assert page.get_by_role("radio", name="Score", exact=True).count() == 1
+            assert page.get_by_role("radio").and_(page.locator("[aria-checked=true]")).count() >= 1
+
+
 def test_two_browsers_at_once_share_one_run(browser, server, page):
     before = len(server.stored())
     contexts = [browser.new_context(base_url=server.url) for _ in range(2)]

@@ -18,8 +18,9 @@ from embcompare.experiments.representations import RepresentationSimilarity
 from embcompare.shelf import Shelf
 from embcompare.store import Entry, Store
 from embcompare.text.corpora import corpus_from_text
-from embcompare.ui import alignment, lens, links, results, runs, similarity
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS
+from embcompare.ui import alignment, links, results, runs, similarity, vocabulary_views
+from embcompare.ui import opened as opened_on
+from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
 
 ROOT = Path(__file__).parent.parent
 PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -72,25 +73,55 @@ def opened() -> AppTest:
 
 
 def test_every_experiment_has_a_readable_name_and_those_with_a_page_open_there():
-    assert set(results.OPENED_ON) <= set(results.NAMES) == set(EXPERIMENTS)
+    assert set(opened_on.OPENED_ON) == set(results.NAMES) == set(EXPERIMENTS)
     assert all("-" not in name for name in results.NAMES.values())
 
 
-@pytest.mark.parametrize("experiment", results.OPENED_ON)
+EXAMPLES = {
+    "parameter-matches": {**PAIR, "layer_a": 1, "layer_b": 2},
+    "representation-pair": {**PAIR, "layer_a": 1, "layer_b": 2},
+    "token-reading": {"model": "demo/gpt2-b", "layer": 2, "group": "w_o", "combination": "1:2"},
+    "token-search": {**PAIR, "token": "whale", "group": "ff_keys", "count": 7},
+    "head-reading": {"model": "demo/gpt2-b", "layer": 2, "head": 3, "top": 9},
+    "nearest-vectors": {**PAIR, "layer": 2, "index": 3, "group": "w_o"},
+    "parameter-difference": {**PAIR, "group": "w_o", "layer": 4, "top": 5, "count": 6},
+    "parameter-agreement": {**PAIR, "k": 9, "sentences": 12, "null_draws": 3},
+}
+
+
+@pytest.mark.parametrize("experiment", opened_on.OPENED_ON)
 def test_a_link_says_every_setting_that_its_page_knows_and_only_those(experiment):
-    kind = settings_type(experiment)
-    required = {"layer_a": 1, "layer_b": 2} if "layer_a" in kind.__dataclass_fields__ else {}
-    wanted = kind(**PAIR, **required)
+    wanted = settings_type(experiment).from_dict(EXAMPLES.get(experiment, PAIR))
+    where = opened_on.OPENED_ON[experiment]
     script, said = results.link_of(entry(wanted))
-    known = alignment.DEFAULTS if script == PARAMETERS else similarity.DEFAULTS
+    known = {
+        PARAMETERS: alignment.DEFAULTS,
+        REPRESENTATIONS: similarity.DEFAULTS,
+        VOCABULARY: vocabulary_views.DEFAULTS,
+    }[script]
     assert set(said) <= set(known)
-    prefix = {
-        name: f"lens_{name}" if experiment == "logit-lens" and name in lens.OWN else name for name in wanted.to_dict()
-    }
     for name, value in wanted.to_dict().items():
-        if prefix[name] in known:
-            assert said[prefix[name]] == links.text(value)
-    assert {*PAIR} <= set(said)
+        called = where.renamed.get(name, name)
+        if called in known:
+            assert said[called] == links.text(value)
+    assert "model_a" in said
+
+
+def test_what_the_page_vocabulary_shows_comes_back_from_its_link():
+    readers = vocabulary_views.readers()
+    for experiment, expected in (
+        ("token-reading", {"tab": "read", "model_a": "demo/gpt2-b", "layer_a": 2, "combination": "1:2"}),
+        ("token-search", {"tab": "search", "token": "whale", "search_group": "ff_keys", "search_count": 7}),
+        ("head-reading", {"tab": "heads", "head_layer_a": 2, "head_number_a": 3, "pairs": 9}),
+        ("nearest-vectors", {"tab": "read", "vector": "a.w_o.2.3"}),
+        ("parameter-difference", {"tab": "difference", "changed": "w_o", "changed_layer": 4, "changed_top": 5}),
+        ("parameter-agreement", {"tab": "agreement", "set_k": 9, "read_sentences": 12, "shuffles": 3}),
+    ):
+        wanted = settings_type(experiment).from_dict(EXAMPLES[experiment])
+        script, said = results.link_of(entry(wanted))
+        assert script == VOCABULARY
+        read = {name: readers[name](text) for name, text in said.items()}
+        assert {name: read[name] for name in expected} == expected
 
 
 def test_similarity_comes_back_whole_from_its_link():

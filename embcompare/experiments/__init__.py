@@ -20,6 +20,8 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "token-search": ("embcompare.experiments.token_search", "TokenSearch"),
     "head-reading": ("embcompare.experiments.heads", "HeadReading"),
     "nearest-vectors": ("embcompare.experiments.nearest", "NearestVectors"),
+    "parameter-difference": ("embcompare.experiments.difference", "ParameterDifference"),
+    "parameter-agreement": ("embcompare.experiments.agreement", "ParameterAgreement"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.experiments.commons import Common, common_option
 from embcompare.experiments.readout import (
     Readout,
     as_numpy,
@@ -119,6 +120,7 @@ class HeadReading(Settings):
     )
     embedding: str = reading_option("embedding")
     centred: bool = reading_option("centred")
+    common: int = common_option()
     inverse: str = reading_option("inverse")
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
@@ -147,8 +149,9 @@ class HeadReading(Settings):
                     f"Heads {', '.join(map(str, shared))} share one key and value head; each has its own queries and "
                     "its own rows of W_O."
                 )
+            common = Common(readout, self.common)
             factors = [
-                readout.factors(factor[self.head], name)
+                readout.factors(factor[self.head], name, common)
                 for factor, name in zip(
                     head_factors(model.anatomy, self.kind, self.layer), INTERACTIONS[self.kind], strict=True
                 )

@@ -14,6 +14,7 @@ from embcompare.experiments.base import Context
 from embcompare.experiments.pairs_result import RepresentationPairResult
 from embcompare.experiments.pairs_texts import row_texts
 from embcompare.experiments.sides import Pair, Side, SideSettings, wrong_order
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.measures.declaration import Matrix
@@ -147,8 +148,9 @@ class PairRun:
             return np.full((self.n, self.k), -1, dtype=np.int64)
         if answer[1]:
             self.notices.append(
-                f"{side.label}: {answer[1]:,} rows have several others equally near for their last place among "
-                f"{self.k}; the first in the text are taken, where the measures of neighbours share the place."
+                f"{side.label}: {plural(answer[1], 'row has', 'rows have')} several others equally near for "
+                f"their last place among {self.k}; the first in the text are taken, where the measures of neighbours "
+                "share the place."
             )
         return answer[0]
 
@@ -199,8 +201,8 @@ class PairRun:
         if self._turned:
             if self.n < 10 * width:
                 self.notices.append(
-                    f"{self.n:,} rows for vectors {width} wide are few for a rotation: wrongly paired rows reach a fit "
-                    f"of {chance:.2f} too, so read the fit beside that."
+                    f"{plural(self.n, 'row')} for vectors {width} wide are few for a rotation: wrongly paired rows "
+                    f"reach a fit of {chance:.2f} too, so read the fit beside that."
                 )
             a, b = turned(a, b)
         xy_a, xy_b = leading_plane(a, b)

@@ -14,6 +14,7 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.experiments.commons import Common, common_option
 from embcompare.experiments.readout import (
     Readout,
     as_numpy,
@@ -130,6 +131,7 @@ class TokenReading(Settings):
     )
     embedding: str = reading_option("embedding")
     centred: bool = reading_option("centred")
+    common: int = common_option()
     inverse: str = reading_option("inverse")
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
@@ -157,7 +159,9 @@ class TokenReading(Settings):
             readout.note_exact(INTERACTIONS.get(self.group, (self.group,)), GROUPS[self.group])
             readout.notices += position_notices(model, self.layer, self.group)
             usable = readout.usable(self.words_only, self.stop_words)
-            chosen = self._heads(readout) if self.group in INTERACTIONS else self._vectors(readout)
+            common = Common(readout, self.common)
+            heads = self.group in INTERACTIONS
+            chosen = self._heads(readout, common) if heads else self._vectors(readout, common)
             return self._read(context, readout, usable, chosen)
 
     def _span(self, size: int) -> range:
@@ -168,7 +172,7 @@ class TokenReading(Settings):
             )
         return range(self.start, min(size, self.start + self.count) if self.count else size)
 
-    def _vectors(self, readout: Readout) -> _Chosen:
+    def _vectors(self, readout: Readout, common: Common) -> _Chosen:
         import torch
 
         vectors = readout.model.anatomy.vectors(self.group, self.layer)
@@ -187,11 +191,10 @@ class TokenReading(Settings):
             span = self._span(len(vectors))
             raw, index = vectors[span.start : span.stop], np.arange(span.start, span.stop, dtype=np.int64)
         norm = torch.cat([torch.linalg.vector_norm(part.double(), dim=1) for part in raw.split(4096)])
-        return _Chosen(
-            readout.vectors(raw, self.group), index, np.zeros_like(index), as_numpy(norm), None, len(vectors)
-        )
+        seen = common.taken_out(readout.vectors(raw, self.group))
+        return _Chosen(seen, index, np.zeros_like(index), as_numpy(norm), None, len(vectors))
 
-    def _heads(self, readout: Readout) -> _Chosen:
+    def _heads(self, readout: Readout, common: Common) -> _Chosen:
         import torch
 
         from embcompare.projections import leading_directions
@@ -201,7 +204,10 @@ class TokenReading(Settings):
         groups = INTERACTIONS[self.group]
         read, sizes, shares = [], [], []
         for head in span:
-            pair = [readout.vectors(f[head], g).double() for f, g in zip((left, right), groups, strict=True)]
+            pair = [
+                common.taken_out(readout.vectors(f[head], g)).double()
+                for f, g in zip((left, right), groups, strict=True)
+            ]
             one, other, values = leading_directions(pair[0], pair[1], readout.gram)
             read += [one, other]
             total = float(values.square().sum())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from embcompare.experiments.commons import Common
     from embcompare.models import LoadedModel
     from embcompare.projections import RightInverse
     from embcompare.text import Tokens
@@ -170,19 +171,24 @@ class Readout:
         """Return what the mean token gives to each of the vectors that :meth:`vectors` gave, (n,) float64."""
         return y.new_zeros(len(y)).double() if self.mean is None else y.double() @ self.mean
 
-    def directions(self, rows: list[int], group: str) -> Tensor:
-        """Return a (t, d) float64 direction for each token: a raw vector's inner product with it is its score."""
+    def directions(self, rows: list[int], group: str, common: Common | None = None) -> Tensor:
+        """Return a (t, d) float64 direction for each token: a raw vector's inner product with it is its score.
+
+        ``common`` directions are left out, as :meth:`Common.taken_out` leaves them out of what is read.
+        """
         wanted = self.E[rows].double()
         wanted = wanted if self.mean is None else wanted - self.mean
+        wanted = wanted if common is None else common.taken_out(wanted)
         wanted = wanted if self.gain is None else wanted * self.gain
         # G⁺ is symmetric: E' x = E_t · (G⁺ x) = (G⁺ E_t) · x
         return self.inverse(wanted) if self.inverse is not None and group in READ_BY_INVERSE else wanted
 
-    def factors(self, x: Tensor, group: str) -> Tensor:
+    def factors(self, x: Tensor, group: str, common: Common | None = None) -> Tensor:
         """Return the readings of a head's few vectors (d_h, d) over the whole vocabulary, (V, d_h) float64."""
         from embcompare.projections import token_scores
 
         y = self.vectors(x, group)
+        y = y if common is None else common.taken_out(y)
         return token_scores([self.E], y) - self.shift(y)
 
     def usable(self, words_only: bool, stop_words: str) -> Tensor:

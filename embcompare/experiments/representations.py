@@ -15,6 +15,7 @@ from embcompare.errors import EmbcompareWarning, Incomparable, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.depth import cell_table, depth_agreement, double_centred
 from embcompare.experiments.sides import POOLINGS, Pair, Side, check_coordinates, read_pair, wrong_order
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -270,8 +271,8 @@ class _Run:
         n, p = len(self.pair.rows), max(self.pair.a.width, self.pair.b.width)
         if "10" in self.measure.needs and n < 10 * p:
             self.notices.append(
-                f"{n:,} rows for vectors {p} wide are few for {self.measure.label} ({self.measure.needs}): unrelated "
-                "data would not come out unrelated; compare with the null, or choose a debiased measure."
+                f"{plural(n, 'row')} for vectors {p} wide are few for {self.measure.label} ({self.measure.needs}): "
+                "unrelated data would not come out unrelated; compare with the null, or choose a debiased measure."
             )
 
     def _warn_of_dominance(self, geometry: list[np.ndarray]) -> None:

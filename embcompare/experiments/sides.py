@@ -10,6 +10,7 @@ import numpy as np
 from embcompare.errors import Incomparable, SettingsError
 from embcompare.experiments.base import Context
 from embcompare.experiments.vectors import SpaceSettings, open_space
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -222,7 +223,7 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
             for s, own in zip((a, b), wanted, strict=True)
         ]
     if len(rows) < len(items):
-        notices.append(f"{len(rows):,} of {len(items):,} rows were drawn, whole sentences at a time.")
+        notices.append(f"{len(rows):,} of {plural(len(items), 'row')} were drawn, whole sentences at a time.")
     sides = [
         Side(s.label, own, tuple(s.layer_label(k) for k in numbers), s.width)
         for s, own, numbers in zip((a, b), layers, wanted, strict=True)
@@ -275,8 +276,8 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, only: Onl
         states = _captured(model, corpus, settings, context)
     if len(given) != len(corpus):
         raise Incomparable(
-            f"{given.name} has {len(given):,} rows and the corpus {len(corpus):,} sentences; row k must be the vector "
-            "of sentence k, so give the file made from this very text."
+            f"{given.name} has {plural(len(given), 'row')} and the corpus {plural(len(corpus), 'sentence')}; row k "
+            "must be the vector of sentence k, so give the file made from this very text."
         )
     how = settings.pooling
     items = np.flatnonzero(np.isfinite(states.pooled(0, how)).all(1))  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import numpy as np
 
 from embcompare.errors import Incomparable
 from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.experiments.commons import Common, common_option
 from embcompare.experiments.readout import Readout, TokenLists, as_numpy, reading_option
 from embcompare.experiments.surfaces import find_token
 from embcompare.experiments.vectors import GROUPS, INTERACTIONS, require_group
@@ -107,8 +108,11 @@ class TokenSearch(Settings):
     top: int = option(8, label="Tokens", low=0, high=50, help="Tokens shown for each vector; 0 leaves them out.")
     embedding: str = reading_option("embedding")
     centred: bool = reading_option("centred")
+    common: int = common_option()
     inverse: str = reading_option("inverse")
     fold_norm: bool = reading_option("fold_norm")
+    words_only: bool = reading_option("words_only")
+    stop_words: str = reading_option("stop_words")
 
     def compute(self, context: Context) -> TokenSearchResult:
         """Multiply every layer's vectors with the token's row of E; rank by z within the group."""
@@ -122,7 +126,7 @@ class TokenSearch(Settings):
             for readout in readouts:
                 row, note = find_token(readout.model.tokens, self.token, readout.model.spec.label, len(readout.E))
                 readout.notices += [note] if note else []
-                found.append(_Found(readout, row, groups, self.count, self.top))
+                found.append(_Found(self, readout, row, groups))
             steps = 2 + sum(model.anatomy.n_layers for model in (a, b))
             done = 0
             for each in found:
@@ -147,8 +151,11 @@ class TokenSearch(Settings):
 class _Found:
     """One model's scores, z and listed vectors."""
 
-    def __init__(self, readout: Readout, row: int, groups: tuple[str, ...], count: int, top: int) -> None:
-        self.readout, self.row, self.groups, self.count, self.top = readout, row, groups, count, top
+    def __init__(self, settings: TokenSearch, readout: Readout, row: int, groups: tuple[str, ...]) -> None:
+        self.readout, self.row, self.groups = readout, row, groups
+        self.count, self.top = settings.count, settings.top
+        self.common = Common(readout, settings.common)
+        self.usable = readout.usable(settings.words_only, settings.stop_words)
         self.model = readout.model
         self.own = [g for g in groups if g in self.model.anatomy.groups()]
         if not self.own:
@@ -163,7 +170,7 @@ class _Found:
         """Score layer by layer, in float64."""
         from embcompare.projections import token_scores
 
-        directions = {group: self.readout.directions([self.row], group) for group in self.own}
+        directions = {group: self.readout.directions([self.row], group, self.common) for group in self.own}
         for layer in range(self.model.anatomy.n_layers):
             for group in self.own:
                 vectors = self.model.anatomy.vectors(group, layer)
@@ -215,9 +222,9 @@ class _Found:
             if not len(rows):
                 continue
             vectors = [self.model.anatomy.vectors(group, int(layer[row]))[int(index[row])] for row in rows]
-            raw = self.readout.vectors(torch.stack(vectors), group).double()
+            raw = self.common.taken_out(self.readout.vectors(torch.stack(vectors), group)).double()
             raw = raw * torch.as_tensor(np.where(self.promotes[rows], 1.0, -1.0), device=raw.device)[:, None]
-            best, _ = top_tokens(raw, self.readout.E, self.top, usable=self.readout.real)
+            best, _ = top_tokens(raw, self.readout.E, self.top, usable=self.usable)
             for row, tokens in zip(rows, as_numpy(best), strict=True):
                 self.tokens[row] = tuple(self.model.tokens.display(int(token)) for token in tokens)
 

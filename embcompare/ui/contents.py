@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import io
 import json
 import zipfile
 from typing import Any, BinaryIO
+
+from embcompare.errors import EmbcompareError
+from embcompare.text import tables
 
 MOST = 200
 """Names that are offered at most."""
@@ -27,14 +28,12 @@ def columns(file: BinaryIO, suffix: str) -> list[str]:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
         if suffix == "jsonl":
             item = json.loads(next(line for line in text.splitlines() if line.strip()))
-            return list(item)[:MOST] if isinstance(item, dict) else []
-        if suffix not in ("csv", "tsv"):
-            return []
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if suffix == "tsv" else ",")
-        first = next(row for row in rows if row)
-    except (ValueError, StopIteration, RecursionError, csv.Error):
+            names = list(item) if isinstance(item, dict) else []
+        else:
+            names = tables.columns_of(text, suffix) if suffix in ("csv", "tsv") else []
+    except (ValueError, StopIteration, RecursionError, EmbcompareError):
         return []
-    return [name for name in dict.fromkeys(cell.strip() for cell in first) if name][:MOST]
+    return [name for name in dict.fromkeys(names) if name][:MOST]
 
 
 def arrays(file: BinaryIO, suffix: str) -> list[str]:

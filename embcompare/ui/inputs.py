@@ -27,6 +27,7 @@ from embcompare.ui.given import (
     shelf,
 )
 from embcompare.ui.page import guard, plain
+from embcompare.words import apart, plural
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -118,7 +119,7 @@ def _bundled(name: str) -> str:
 
 
 def _preview(found: Corpus) -> None:
-    labels = f", {len(set(found.labels)):,} labels" if found.labels else ""
+    labels = f", {plural(len(set(found.labels)), 'label')}" if found.labels else ""
     st.markdown(f"**{plain(found.name)}** · {sentences(len(found))}{labels}")
     for sentence in found.sentences[:PREVIEWED]:
         st.text(sentence)
@@ -297,7 +298,8 @@ def _uploaded(key: str, most: int) -> UploadedFile:
         raise SettingsError("No file has been uploaded; choose one first.")
     most = min(most, _megabytes() << 20)
     if file.size > most:
-        raise SettingsError(f"{_title(file.name)} has {file.size:,} bytes; at most {most:,} are taken here.")
+        has, limit = apart(file.size, most)
+        raise SettingsError(f"{_title(file.name)} has {has}; at most {limit} are taken here.")
     return file
 
 

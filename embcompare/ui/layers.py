@@ -13,7 +13,7 @@ from embcompare.errors import SettingsError
 from embcompare.experiments.matches import ParameterMatches, ParameterMatchesResult
 from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.ui import exports, links, runs, words
-from embcompare.ui.page import plain
+from embcompare.ui.page import VOCABULARY, plain
 
 if TYPE_CHECKING:
     from embcompare.experiments.parameters import ParameterAlignment
@@ -108,11 +108,14 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
         }
     )
     number = st.column_config.NumberColumn
-    st.dataframe(
+    event = st.dataframe(
         frame,
         hide_index=True,
         height=420,
         row_height=32,
+        on_select="rerun",
+        selection_mode="single-row",
+        key=f"matches.table.{settings.group}.{settings.layer_a}.{settings.layer_b}",
         column_config={
             "A": number(f"A {unit}", width="small", help=f"Which {unit} of A's layer, counted from 0."),
             "B": number(f"B {unit}", width="small", help="Its partner in B's layer, counted from 0."),
@@ -131,6 +134,7 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
         "Click a heading to sort; the magnifier above the table searches; bottom tokens are to the right. Where ρ is "
         "negative, B's vector is read as its negative."
     )
+    _onward(settings, result, event["selection"]["rows"])
     if settings.space == "embedding" and not settings.common and result.shared_tokens.mean() < 0.2:
         st.caption(
             "Few tokens are shared although the vectors correlate: mostly both raise or lower all frequent words. "
@@ -148,6 +152,31 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
         st.markdown("**Files**")
         exports.downloads(result, f"matches {settings.group} {settings.layer_a} {settings.layer_b}", "matches.files")
         st.code(f"{settings.call()}.to_frame()", language="python", wrap_lines=True)
+
+
+def _onward(settings: ParameterMatches, result: ParameterMatchesResult, rows: list[int]) -> None:
+    """Lead to the vectors of a chosen row, each beside its nearest in the other model, in any layer."""
+    if not rows or rows[0] >= len(result.index_a):
+        st.caption("Choose a row to look at its two vectors on the page Vocabulary.")
+        return
+    with st.container(horizontal=True, gap="medium"):
+        for side, layer, indices in (
+            ("a", settings.layer_a, result.index_a),
+            ("b", settings.layer_b, result.index_b),
+        ):
+            index = int(indices[rows[0]])
+            at = {"layer_a": str(settings.layer_a), "layer_b": str(settings.layer_b), "group": settings.group}
+            st.page_link(
+                VOCABULARY,
+                label=f"Vector {index} of {side.upper()} and its nearest",
+                icon=":material/arrow_forward:",
+                query_params={
+                    "model_a": settings.model_a,
+                    "model_b": settings.model_b,
+                    **at,
+                    "vector": f"{side}.{settings.group}.{layer}.{index}",
+                },
+            )
 
 
 def plain_alt(settings: ParameterMatches, result: ParameterMatchesResult) -> str:

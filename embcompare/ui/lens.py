@@ -14,6 +14,7 @@ from embcompare.experiments.lens import LogitLens, LogitLensResult
 from embcompare.running import resolve_device
 from embcompare.ui import exports, links, pair, picture, runs, words
 from embcompare.ui.page import plain
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.estimate import Estimate
@@ -178,10 +179,11 @@ def sentence(result: LogitLensResult, measure: str) -> str:
     """Say in two sentences how close the predictions are, at the ends and along the depth."""
     matrix = result.of(measure)
     unit = "" if measure == "overlap" else " nats"
-    where = f"{result.positions:,} places in {result.items:,} sentences"
+    where = f"{plural(result.positions, 'place')} in {plural(result.items, 'sentence')}"
     text = (
-        f"{MEASURES[measure]} over {where}, {result.shared:,} shared tokens: {matrix[-1, -1]:.3f}{unit} between the "
-        f"two models' own predictions, {np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f} over all pairs of layers."
+        f"{MEASURES[measure]} over {where}, {plural(result.shared, 'shared token')}: {matrix[-1, -1]:.3f}{unit} "
+        f"between the two models' own predictions, {np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f} over all pairs of "
+        "layers."
     )
     total = len(result.assignment)
     hits = round(result.depth_rate * total) if np.isfinite(result.depth_rate) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -60,6 +60,8 @@ def arrive(page: str, readers: Mapping[str, Callable[[str], Any]], defaults: Map
     if published is not None and not fresh and (asked == published[1] or _lagging(page, asked)):
         _say(page)
         return
+    if fresh:
+        _tell_again(key(page, name) for name in readers)
     faults = []
     for name, read in readers.items():
         if name in asked:
@@ -73,6 +75,17 @@ def arrive(page: str, readers: Mapping[str, Callable[[str], Any]], defaults: Map
     faults += [f"{name[:60]}: there is no such setting" for name in asked if name not in readers]
     st.session_state[_SAID] = (page, "; ".join(fault.rstrip(".") for fault in faults))
     _say(page)
+
+
+def _tell_again(keys: Iterable[str]) -> None:
+    """Assign what the session holds once more, so that the browser is told of it.
+
+    A widget that nobody has touched since code gave it its value is drawn anew, on another page, at its first option,
+    and its next report then replaces the value: the pair of models would change on the way from page to page.
+    """
+    for each in keys:
+        if each in st.session_state:
+            st.session_state[each] = st.session_state[each]
 
 
 def publish(page: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -12,32 +12,14 @@ from embcompare.experiments import settings_type
 from embcompare.models import ModelSpec, policy
 from embcompare.shelf import digest_of
 from embcompare.store import Entry, Store
-from embcompare.ui import alignment, exports, given, lens, links, runs, similarity
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, plain
+from embcompare.ui import exports, given, keptlist, links, runs
+from embcompare.ui.opened import NAMES, link_of
+from embcompare.ui.page import plain
+from embcompare.words import in_words, plural
 
-NAMES: dict[str, str] = {
-    "parameter-alignment": "Parameters, layer by layer",
-    "parameter-matches": "Parameters, one pair of layers",
-    "representation-similarity": "Representations, layer by layer",
-    "representation-pair": "Representations, one pair of layers",
-    "logit-lens": "Logit lens",
-    "token-reading": "Vectors read as tokens",
-    "token-search": "A token searched",
-    "head-reading": "A head read as token pairs",
-    "nearest-vectors": "Nearest vectors",
-}
-"""What each experiment is called here."""
-OPENED_ON: dict[str, tuple[str, dict[str, str]]] = {
-    "parameter-alignment": (PARAMETERS, {}),
-    "parameter-matches": (PARAMETERS, {}),
-    "representation-similarity": (REPRESENTATIONS, {"tab": "matrix"}),
-    "representation-pair": (REPRESENTATIONS, {"tab": "matrix"}),
-    "logit-lens": (REPRESENTATIONS, {"tab": "lens"}),
-}
-"""The page that shows an experiment, and what its address says beside the settings; others are exported only."""
 LISTED = 12
 """Results that the list on a small screen shows at first, and that each press adds."""
-_MODELS = ("model_a", "model_b")
+_MODELS = ("model_a", "model_b", "model")
 # A table needs width; where there is none, the same results are a list.
 _STYLE = """<style>
 .st-key-results_list { display: none; }
@@ -54,17 +36,18 @@ def show() -> None:
     # newest first, whatever is looked at: a row keeps its place while it is chosen
     entries = sorted(filter(seen, store.entries()), key=lambda entry: entry.created, reverse=True)
     _said()
-    for notice in store.notices():
+    for notice in [] if policy.hosted() else store.take_notices():
         st.warning(plain(notice))
     broken = store.writable()
     if broken:
         st.error(plain(broken))
     st.markdown(
-        f"**{len(entries):,} result{'' if len(entries) == 1 else 's'}**, {_size(store.size())} of "
-        f"{_size(store.max_bytes)} in use; beyond that, what was used longest ago is dropped."
+        f"**{plural(len(entries), 'result')}**, {in_words(store.size())} of "
+        f"{in_words(store.max_bytes)} in use; beyond that, what was used longest ago is dropped."
     )
     if not entries:
-        st.info("Nothing is kept yet. Run a comparison and it will be listed here.")
+        st.info("No result is kept yet. Run a comparison and it will be listed here.")
+        keptlist.show(store)
         return
     st.html(_STYLE)
     with st.container(key="results_wide"):
@@ -79,6 +62,7 @@ def show() -> None:
         _list(store, entries, None if chosen is not None else st.session_state.get("results.chosen"))
     if not policy.hosted():
         _clear(store, len(entries))
+    keptlist.show(store)
 
 
 def seen(entry: Entry) -> bool:
@@ -88,20 +72,6 @@ def seen(entry: Entry) -> bool:
     return not policy.hosted() or known.issuperset(kept)
 
 
-def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
-    """Return the page that shows a result and what its address must say; None where no page does.
-
-    Every setting that the page knows is named, defaults too: what an address leaves out stays as it was in the session.
-    """
-    if entry.experiment not in OPENED_ON:
-        return None
-    script, more = OPENED_ON[entry.experiment]
-    known = alignment.DEFAULTS if script == PARAMETERS else similarity.DEFAULTS
-    prefixed = lens.OWN if entry.experiment == "logit-lens" else ()
-    named = {f"lens_{name}" if name in prefixed else name: value for name, value in entry.settings.items()}
-    return script, {**more, **{name: links.text(value) for name, value in named.items() if name in known}}
-
-
 def name_of(entry: Entry) -> str:
     """Return what a result's experiment is called."""
     return NAMES.get(entry.experiment, entry.experiment)
@@ -109,17 +79,17 @@ def name_of(entry: Entry) -> str:
 
 def pair_of(entry: Entry) -> str:
     """Return the two sides of a result in words."""
-    return " and ".join(_label(entry, name) for name in _MODELS)
+    return " and ".join(_label(entry, name) for name in _MODELS if name in entry.settings)
 
 
 def _table(entries: list[Entry]) -> Entry | None:
     frame = pd.DataFrame(
         {
             "experiment": [name_of(entry) for entry in entries],
-            "A": [_label(entry, "model_a") for entry in entries],
+            "A": [_label(entry, "model_a" if "model_a" in entry.settings else "model") for entry in entries],
             "B": [_label(entry, "model_b") for entry in entries],
             "settings": [described(entry) for entry in entries],
-            "size": [_size(entry.bytes) for entry in entries],
+            "size": [in_words(entry.bytes) for entry in entries],
             "created": [datetime.fromtimestamp(entry.created, UTC) for entry in entries],
             "seconds": [entry.seconds for entry in entries],
         }
@@ -139,7 +109,7 @@ def _table(entries: list[Entry]) -> Entry | None:
             "created": st.column_config.DatetimeColumn("created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
             "seconds": st.column_config.NumberColumn("seconds", format="%.1f", width="small"),
         },
-        alt=f"Table of {len(entries)} stored results.",
+        alt=f"Table of {plural(len(entries), 'stored result')}.",
     )
     rows = event["selection"]["rows"]
     return entries[rows[0]] if rows and rows[0] < len(entries) else None
@@ -163,7 +133,7 @@ def _list(store: Store, entries: list[Entry], chosen: str | None) -> None:
                     )
             when = datetime.fromtimestamp(entry.created, UTC)
             st.markdown(plain(pair_of(entry)))
-            st.caption(plain(f"{described(entry)} · {when:%Y-%m-%d %H:%M} UTC · {_size(entry.bytes)}"))
+            st.caption(plain(f"{described(entry)} · {when:%Y-%m-%d %H:%M} UTC · {in_words(entry.bytes)}"))
             if entry.key == chosen:
                 _actions(store, entry, opening=False)
     if len(entries) > shown:
@@ -237,7 +207,8 @@ def _delete(store: Store, key: str) -> None:
 
 def _clear(store: Store, count: int) -> None:
     with st.popover("Delete all …", icon=":material/delete_sweep:"):
-        st.markdown(f"Delete all {count:,} results? They can be computed again, but not brought back.")
+        what = "the one result" if count == 1 else f"all {count:,} results"
+        st.markdown(f"Delete {what}? What is deleted can be computed again, but not brought back.")
         st.button("Delete all results", key="results.clear", type="primary", on_click=_clear_now, args=(store,))
 
 
@@ -252,17 +223,10 @@ def _clear_now(store: Store) -> None:
 
 
 def _deleted(count: int) -> str:
-    return "1 result was deleted." if count == 1 else f"{count:,} results were deleted."
+    return f"{plural(count, 'result was', 'results were')} deleted."
 
 
 def _said() -> None:
     said = st.session_state.pop("results.said", None)
     if said:
         st.info(plain(said))
-
-
-def _size(size: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} bytes"

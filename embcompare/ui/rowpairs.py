@@ -16,6 +16,7 @@ from embcompare.ui import similarity_picture as pictures
 from embcompare.ui import similarity_words as say
 from embcompare.ui.page import plain
 from embcompare.ui.similarity_words import capital
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity
@@ -114,10 +115,10 @@ def _table(wanted: RepresentationPair, result: RepresentationPairResult) -> int 
                 "from the centre.",
             ),
         },
-        alt=f"{len(frame)} rows with the share of neighbours that they keep.",
+        alt=f"{plural(len(frame), 'row')} with the share of neighbours that they keep.",
     )
     if len(at) < result.rows:
-        st.caption(f"{len(at):,} of {result.rows:,} rows are listed and drawn; the numbers above are of all.")
+        st.caption(f"{len(at):,} of {plural(result.rows, 'row')} are listed and drawn; the numbers above are of all.")
     rows = event["selection"]["rows"]
     return int(order[rows[0]]) if rows and rows[0] < len(order) else None
 
@@ -164,8 +165,8 @@ def _plane(settings: RepresentationSimilarity, result: RepresentationPairResult,
     details = {"neighbours kept": result.kept[result.listed], "apart": result.residual[result.listed]}
     chart = curves.pairs_in_plane(result.xy_a, result.xy_b, (names[0], names[1]), result.texts, details, chosen=chosen)
     alt = (
-        f"Scatter plot of {len(result.listed)} rows, a point for each model joined by a line; fit {result.fit:.2f}, "
-        f"for wrongly paired rows {result.fit_chance:.2f}."
+        f"Scatter plot of {plural(len(result.listed), 'row')}, a point for each model joined by a line; fit "
+        f"{result.fit:.2f}, for wrongly paired rows {result.fit_chance:.2f}."
     )
     st.altair_chart(chart, key="rowpairs.plane", alt=alt)
     how = "B is turned onto A (Procrustes)" if result.aligned_by == "rotation" else "Neither model is turned"

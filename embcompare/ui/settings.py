@@ -15,6 +15,8 @@ from embcompare.ui.page import plain
 
 S = TypeVar("S", bound=Settings)
 Names = Mapping[str, Mapping[Any, str]]
+LONGEST = 2000
+"""Characters of a setting that is text."""
 
 
 def edited(
@@ -51,10 +53,47 @@ def edited(
         return None
 
 
+def single(
+    kind: type[Settings],
+    name: str,
+    key: str,
+    *,
+    label: str = "",
+    default: Any = None,
+    names: Mapping[Any, str] | None = None,
+    high: int | None = None,
+    where: str = "",
+) -> Any:
+    """Show the widget of one setting of an experiment under the session's ``key`` and return its value.
+
+    ``high`` bounds a number that only the model bounds, such as a layer; a value beyond it becomes the last one, with a
+    sentence in which ``where`` has that many.
+    """
+    item = next(item for item in dataclasses.fields(kind) if item.name == name)
+    meta = dict(item.metadata)
+    value = st.session_state.setdefault(key, item.default if default is None else default)
+    if high is not None:
+        meta["high"] = high
+        if isinstance(value, int) and value > high:
+            st.warning(f"{where} has no {value}; the last is {high}.")
+            st.session_state[key] = high
+    return _shown(item, meta, key, names or {}, None, label)
+
+
 def _widget(item: dataclasses.Field, key: str, names: Mapping[Any, str], choices: Sequence[Any] | None) -> Any:
-    meta, default = item.metadata, item.default
-    label = meta["label"] or item.name
-    st.session_state.setdefault(key, default)
+    st.session_state.setdefault(key, item.default)
+    return _shown(item, item.metadata, key, names, choices)
+
+
+def _shown(
+    item: dataclasses.Field,
+    meta: Mapping[str, Any],
+    key: str,
+    names: Mapping[Any, str],
+    choices: Sequence[Any] | None,
+    label: str = "",
+) -> Any:
+    title = label or meta["label"] or item.name
     shared: dict[str, Any] = {
         "key": key,
         "help": meta["help"],
@@ -62,8 +101,12 @@ def _widget(item: dataclasses.Field, key: str, names: Mapping[Any, str], choices
         "on_change": links.forget,
     }
     offered = meta["choices"] or choices
+    value = st.session_state[key]
     if offered:
-        return st.selectbox(label, offered, format_func=lambda value: names.get(value, value), **shared)
-    if isinstance(default, bool):
-        return st.toggle(label, **shared)
-    return st.number_input(label, int(meta["low"]), int(meta["high"]), step=1, **shared)
+        return st.selectbox(title, offered, format_func=lambda value: names.get(value, value), **shared)
+    if isinstance(value, bool):
+        return st.toggle(title, **shared)
+    if isinstance(value, str):
+        return st.text_input(title, max_chars=LONGEST, **shared)
+    high = None if meta["high"] is None else int(meta["high"])
+    return st.number_input(title, int(meta["low"]), high, step=1, **shared)

@@ -11,6 +11,7 @@ from embcompare.experiments.sides import VECTORS
 from embcompare.ui.page import plain
 from embcompare.ui.picture import BEYOND
 from embcompare.ui.words import counted, probability
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity, RepresentationSimilarityResult
@@ -52,7 +53,7 @@ def item(settings: _Sides) -> str:
 
 def rows_of(settings: _Sides, count: int) -> str:
     """Say how many rows there are and what they are: ``600 sentences (the mean of their tokens)``."""
-    text = f"{count:,} {unit(settings)}{'' if count == 1 else 's'}"
+    text = plural(count, unit(settings))
     sides = given(settings)
     if all(sides):
         return text
@@ -82,9 +83,8 @@ def takeaway(settings: RepresentationSimilarity, result: RepresentationSimilarit
     if defined.sum() == 1:
         return f"{text} It lies {z[defined][0]:+.1f} standard deviations from its null."
     beyond = int((z[defined] >= BEYOND).sum())
-    return (
-        f"{text} {beyond} of {int(defined.sum())} cells lie at least {BEYOND:g} standard deviations beyond their null."
-    )
+    cells = plural(int(defined.sum()), "cell")
+    return f"{text} {beyond} of {cells} lie at least {BEYOND:g} standard deviations beyond their null."
 
 
 def _closest(settings: RepresentationSimilarity, result: RepresentationSimilarityResult, own: DepthAgreement) -> str:
@@ -103,7 +103,8 @@ def _closest(settings: RepresentationSimilarity, result: RepresentationSimilarit
     rowwise, rows = closest_at_equal_depth(closer)
     return (
         f"the assignment that is closest in total joins {counted(own)} layers at equal depth (chance: {chance}"
-        f"{tested}); layer by layer, the closest layer of B lies at equal depth for {rowwise} of {rows} layers of A"
+        f"{tested}); layer by layer, the closest layer of B lies at equal depth for {rowwise} of "
+        f"{plural(rows, 'layer')} of A"
     )
 
 

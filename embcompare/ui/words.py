@@ -10,6 +10,7 @@ from embcompare.experiments.depth import DepthAgreement, closest_at_equal_depth,
 from embcompare.experiments.vectors import GROUPS
 from embcompare.measures.matching import SCORES
 from embcompare.ui.page import plain
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.matches import ParameterMatchesResult
@@ -76,8 +77,8 @@ def takeaway(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
     plainly, rows = closest_at_equal_depth(result.values)
     centred, _ = closest_at_equal_depth(result.centred)
     return (
-        f"{sentence} Row by row, the largest score lies at equal depth in {plainly} of {rows} layers of A, and in "
-        f"{centred} of {rows} once row and column means are taken out."
+        f"{sentence} Row by row, the largest score lies at equal depth in {plainly} of {plural(rows, 'layer')} of A, "
+        f"and in {centred} of {rows} once row and column means are taken out."
     )
 
 
@@ -123,7 +124,7 @@ def surprise(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
 
 def described(name: str, matrix: np.ndarray, agreement: DepthAgreement | None) -> str:
     """Describe a matrix for those who cannot see it: size, range, where it is largest, how the assignment runs."""
-    text = f"{name}: heat map of {matrix.shape[0]} layers of A by {matrix.shape[1]} layers of B"
+    text = f"{name}: heat map of {plural(matrix.shape[0], 'layer')} of A by {plural(matrix.shape[1], 'layer')} of B"
     if np.isnan(matrix).all():
         return f"{text}, no cell defined."
     row, column = np.unravel_index(int(np.nanargmax(matrix)), matrix.shape)
@@ -143,8 +144,8 @@ def matched(result: ParameterMatchesResult, layer_a: int, layer_b: int) -> str:
         return f"Layer {layer_a} of A and layer {layer_b} of B: no vectors could be matched."
     strong = int((values >= 0.5).sum())
     return (
-        f"Layer {layer_a} of A and layer {layer_b} of B: {values.size:,} matched pairs, median |\u2060ρ\u2060| "
-        f"{np.median(values):.3f}, strongest {values.max():.3f}; {strong:,} pairs reach 0.5."
+        f"Layer {layer_a} of A and layer {layer_b} of B: {plural(values.size, 'matched pair')}, median |\u2060ρ\u2060| "
+        f"{np.median(values):.3f}, strongest {values.max():.3f}; {plural(strong, 'pair reaches', 'pairs reach')} 0.5."
     )
 
 

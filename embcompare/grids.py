@@ -1,0 +1,50 @@
+"""Pictures: a number for each named row and each layer, such as a group of parameters by layers, as Altair charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from embcompare.charts import UNDEFINED, Scale
+
+CELL_HEIGHT, WIDEST = 20, 190
+
+
+def by_layer(
+    matrix: np.ndarray, scale: Scale, rows: Sequence[str], title: str, *, layers: Sequence[int] | None = None
+) -> alt.Chart:
+    """Draw (rows, layers) as coloured cells with the rows' names before them; cells without a number are grey.
+
+    ``layers`` are the numbers of the columns where they do not count from 0.
+    """
+    numbers = np.arange(matrix.shape[1]) if layers is None else np.asarray(layers)
+    at, layer = np.indices(matrix.shape)
+    frame = pd.DataFrame(
+        {"row": np.asarray(rows, dtype=object)[at.ravel()], "layer": numbers[layer.ravel()], "value": matrix.ravel()}
+    )
+    width = max(6, min(30, WIDEST // max(matrix.shape[1], 1))) * matrix.shape[1]
+    every = max(1, matrix.shape[1] // 12)
+    axis = alt.Axis(labelAngle=0, ticks=False, domain=False, values=numbers[::every].tolist())
+    return (
+        alt.Chart(frame)
+        .mark_rect(stroke=None)
+        .encode(
+            alt.X("layer:O", title="layer", axis=axis),
+            alt.Y("row:N", title=None, sort=list(rows), axis=alt.Axis(ticks=False, domain=False, labelLimit=180)),
+            color=alt.condition(
+                "isValid(datum.value) && isFinite(datum.value)",
+                alt.Color("value:Q", scale=scale.encoding(), legend=None),
+                alt.value(UNDEFINED),
+            ),
+            tooltip=[
+                alt.Tooltip("row:N", title="parameters"),
+                alt.Tooltip("layer:O", title="layer"),
+                alt.Tooltip("value:Q", title=title, format="+.2f" if scale.signed else ".3f"),
+            ],
+        )
+        .properties(width=width, height=CELL_HEIGHT * len(rows), title=alt.TitleParams(title, anchor="start"))
+        .properties(autosize="pad")  # else the cells are pressed into what the labels leave of the width
+    )

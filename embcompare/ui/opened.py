@@ -1,0 +1,80 @@
+"""Which page shows a stored result, and what its address must say: a line here for every experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from embcompare.store import Entry
+from embcompare.ui import alignment, lens, links, similarity, vocabulary_views
+from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
+
+NAMES: dict[str, str] = {
+    "parameter-alignment": "Parameters, layer by layer",
+    "parameter-matches": "Parameters, one pair of layers",
+    "representation-similarity": "Representations, layer by layer",
+    "representation-pair": "Representations, one pair of layers",
+    "logit-lens": "Logit lens",
+    "token-reading": "Vectors read as tokens",
+    "token-search": "A token searched",
+    "head-reading": "A head read as token pairs",
+    "nearest-vectors": "Nearest vectors",
+    "parameter-difference": "What training changed",
+    "parameter-agreement": "Agreement of parameters",
+}
+"""What each experiment is called."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Where a result is shown: the page, what its address says beside the settings, and settings it calls otherwise."""
+
+    script: str
+    more: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def _vocabulary(tab: str, **renamed: str) -> Opened:
+    return Opened(VOCABULARY, {"tab": tab}, renamed)
+
+
+OPENED_ON: dict[str, Opened] = {
+    "parameter-alignment": Opened(PARAMETERS),
+    "parameter-matches": Opened(PARAMETERS),
+    "representation-similarity": Opened(REPRESENTATIONS, {"tab": "matrix"}),
+    "representation-pair": Opened(REPRESENTATIONS, {"tab": "matrix"}),
+    "logit-lens": Opened(REPRESENTATIONS, {"tab": "lens"}, {name: f"lens_{name}" for name in lens.OWN}),
+    "token-reading": _vocabulary("read", model="model_a", layer="layer_a"),
+    "token-search": _vocabulary("search", group="search_group", count="search_count", top=""),
+    "head-reading": _vocabulary("heads", model="model_a", layer="head_layer_a", head="head_number_a", top="pairs"),
+    "nearest-vectors": _vocabulary("read", layer="layer_a", top=""),
+    "parameter-difference": _vocabulary(
+        "difference", group="changed", layer="changed_layer", top="changed_top", count="changed_count"
+    ),
+    "parameter-agreement": _vocabulary(
+        "agreement", k="set_k", sentences="read_sentences", null_draws="shuffles", top="", group=""
+    ),
+}
+"""The page that shows each experiment's results."""
+_KNOWN: dict[str, Mapping[str, Any]] = {
+    PARAMETERS: alignment.DEFAULTS,
+    REPRESENTATIONS: similarity.DEFAULTS,
+    VOCABULARY: vocabulary_views.DEFAULTS,
+}
+
+
+def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
+    """Return the page that shows a result and what its address must say; None where no page does.
+
+    Every setting that the page knows is named, defaults too: what an address leaves out stays as it was in the session.
+    """
+    if entry.experiment not in OPENED_ON:
+        return None
+    where = OPENED_ON[entry.experiment]
+    known = _KNOWN[where.script]
+    named = {where.renamed.get(name, name): value for name, value in entry.settings.items()}
+    said = {name: links.text(value) for name, value in named.items() if name in known}
+    if entry.experiment == "nearest-vectors":
+        said["vector"] = "a.{group}.{layer}.{index}".format(**entry.settings)
+    return where.script, {**where.more, **said}

@@ -1,0 +1,16 @@
+"""Vocabulary: what two models' parameters say in tokens, and what fine-tuning changed."""
+
+from __future__ import annotations
+
+from embcompare import ui
+from embcompare.ui import vocabulary_views
+from embcompare.ui.page import VOCABULARY
+
+ui.begin(
+    "Vocabulary",
+    "What two models' neurons and heads say, read as tokens side by side; where one token is promoted or suppressed; "
+    "and what training changed between a model and its fine-tuned version.",
+    VOCABULARY,
+)
+with ui.guard():
+    vocabulary_views.show()

@@ -1,0 +1,226 @@
+"""The page Vocabulary in Streamlit's own test runner: no browser, the real scripts, the real core."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from test_page_representations import stored
+from test_pages import (  # noqa: F401
+    PARAMETERS,
+    RESULTS,
+    assert_sound,
+    box,
+    button,
+    charts_of,
+    opened,
+    own_process,
+    sentences,
+    settled,
+    twins,
+)
+
+from embcompare.errors import SettingsError
+from embcompare.ui import vocabulary, vocabulary_agreement, vocabulary_views
+from embcompare.ui.vocabulary import Vector, parse_vector
+
+PAGE = "pages/3_Vocabulary.py"
+KEY = "vocabulary."
+LAYERS = {"layer_a": "1", "layer_b": "0"}
+ALL = {"words_only": "false", "common": "0"}
+
+
+def tables(at) -> list:
+    return [element.value for element in at.dataframe]
+
+
+def test_arriving_shows_a_layer_of_each_model_with_the_tokens_of_every_vector(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL)
+    assert_sound(at, caplog)
+    assert at.title[0].value == "Vocabulary"
+    results = stored("token-reading")
+    assert len(results) == 2
+    for table in tables(at)[:2]:
+        result = next(
+            r
+            for r in results
+            if np.array_equal(r.index[r.order], table["index"]) and r.z[r.order][0] == table["z"].iloc[0]
+        )
+        first = result.order[0]
+        ends = (result.top_tokens, result.bottom_tokens)
+        clear = ends[int(result.z[first] < 0)][first]
+        assert table["clear"].iloc[0] == " · ".join(clear)
+        assert (np.abs(table["z"].to_numpy()[:-1]) >= np.abs(table["z"].to_numpy()[1:]) - 1e-12).all()
+
+
+def test_by_default_words_are_listed_and_the_strongest_common_direction_is_left_out(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS)
+    assert_sound(at, caplog)
+    assert "words_only=True" in " ".join(code.value for code in at.code)
+    assert "common=1" in " ".join(code.value for code in at.code)
+
+
+def test_a_vector_in_the_address_is_shown_beside_its_nearest(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL, vector="b.ff_values.1.3")
+    assert_sound(at, caplog)
+    assert "FF value 3 of layer 1 in B" in [header.value for header in at.subheader]
+    (result,) = stored("nearest-vectors")
+    assert result.provenance["settings"]["model_a"] == twins["model_b"]
+    assert f"vector {result.index[0]} of layer {result.layer[0]}" in sentences(at)
+    nearest = tables(at)[2]
+    assert nearest["rho"].tolist() == pytest.approx(result.correlation.tolist())
+    assert charts_of(at)[0].alt.startswith("Strongest correlation in each layer")
+    button(at, "vector.close").click()
+    settled(at)
+    assert "vector" not in at.query_params
+    assert len(tables(at)) == 2
+
+
+def test_choosing_a_row_looks_at_that_vector(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL)
+    wanted = int(tables(at)[0]["index"].iloc[2])
+    at.session_state["vocabulary.vector"] = str(Vector("a", "ff_values", 1, wanted))
+    settled(at)
+    assert_sound(at, caplog)
+    assert at.query_params["vector"] in (f"a.ff_values.1.{wanted}", [f"a.ff_values.1.{wanted}"])
+    assert f"FF value {wanted} of layer 1 in A" in [header.value for header in at.subheader]
+
+
+def test_a_token_is_searched_in_both_models(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **ALL, tab="search")
+    assert "Type a token" in sentences(at)
+    field = next(found for found in at.text_input if found.key == f"{KEY}token")
+    field.set_value("ab").run()
+    settled(at)
+    assert_sound(at, caplog)
+    (result,) = stored("token-search")
+    assert at.query_params["token"] in ("ab", ["ab"])
+    assert f"of {result.searched_a:,} vectors" in sentences(at)
+    shown = [len(table) for table in tables(at)]
+    assert shown == [int((result.model == side).sum()) for side in (0, 1)]
+
+
+def test_a_token_that_no_vocabulary_has_is_told_with_a_way_out(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, tab="search", token="qqqqzzzz")
+    assert_sound(at, caplog)
+    assert "qqqqzzzz" in at.error[0].value
+    assert not tables(at)
+
+
+def test_heads_are_read_as_pairs_in_both_models(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **ALL, tab="heads", head_layer_a="1", head_number_b="1", pairs="7")
+    assert_sound(at, caplog)
+    results = stored("head-reading")
+    assert sorted((r.provenance["settings"]["layer"], r.provenance["settings"]["head"]) for r in results) == [
+        (0, 1),
+        (1, 0),
+    ]
+    assert [len(table) for table in tables(at)] == [7, 7, 7, 7]
+    button(at, "heads.nearest.a").click()
+    settled(at)
+    assert_sound(at, caplog)
+    assert "W_VO of head 0 of layer 1 in A" in [header.value for header in at.subheader]
+
+
+def test_the_difference_of_a_model_and_itself_says_that_nothing_changed(twins, caplog):  # noqa: F811
+    at = opened(PAGE, model_a=twins["model_a"], model_b=twins["model_a"], **ALL, tab="difference")
+    assert_sound(at, caplog)
+    assert "are equal, number for number" in sentences(at)
+
+
+def test_the_difference_of_separate_trainings_comes_with_a_warning(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **ALL, tab="difference")
+    assert_sound(at, caplog)
+    assert any("separate trainings" in found.value for found in at.warning)
+
+
+def test_the_sentiment_model_is_one_click_away(caplog):
+    at = opened(PAGE, tab="difference")
+    button(at, "difference.example").click()
+    settled(at)
+    assert_sound(at, caplog)
+    assert at.query_params["model_b"] in ("demo/gpt2-a-sentiment", ["demo/gpt2-a-sentiment"])
+    (result,) = [r for r in stored("parameter-difference") if r.provenance["settings"]["model_b"].endswith("sentiment")]
+    assert "18 of 36 groups of parameters (a group in one layer) are equal number for number" in sentences(at)
+    assert result.unchanged.sum() == 18
+    assert any("classifier: POSITIVE" in table.iloc[:, 0].tolist() for table in tables(at))
+
+
+def test_agreement_says_where_it_is_beyond_chance_and_where_not(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **ALL, tab="agreement", read_sentences="12", set_k="10", shuffles="2")
+    assert_sound(at, caplog)
+    (result,) = stored("parameter-agreement")
+    for side in (0, 1):
+        assert vocabulary_agreement.verdict(result, "sim", (0,), side) in sentences(at)
+    alts = [proto.alt for proto in charts_of(at)]
+    assert sum(alt.startswith("shared of 10 by layer") for alt in alts) == 2
+    assert sum(alt.startswith("By entries kept") for alt in alts) == 2
+
+
+def test_verdict_names_the_layers_that_are_not_beyond_chance():
+    class Made:
+        layers = np.array([4, 4])
+        sim_gap_low = np.array([[[0.1, -0.1, -0.3, np.nan]]])
+        sim_gap_high = np.array([[[0.2, 0.1, -0.1, np.nan]]])
+
+    said = vocabulary_agreement.verdict(Made(), "sim", (0,), 0)
+    assert said == "Above chance in 1 of 3 layers; not in layers 1, 2 (below chance in 2)."
+
+
+@pytest.mark.parametrize(
+    ("exact", "said"),
+    [
+        ([0.1, 0.2, 0.3], "however many"),
+        ([0.9, 0.9, 0.9], "however few"),
+        ([0.1, 0.2, 0.9], "up to 50 entries, the exact inverse from 100 on"),
+    ],
+)
+def test_where_the_exact_inverse_takes_over_is_computed(exact, said):
+    kept = np.array([10, 50, 100])
+    assert said in vocabulary_agreement.crossing(kept, np.full(3, 0.5), np.array(exact))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "a",
+        "a.ff_values.1",
+        "c.ff_values.1.2",
+        "a.nothing.1.2",
+        "a.ff_values.-1.2",
+        "a.ff_values.1.99999999",
+        "a.b.c.d.e",
+    ],
+)
+def test_a_vector_that_a_link_spells_wrongly_is_refused(wrong):
+    with pytest.raises(SettingsError, match="a vector is written as"):
+        parse_vector(wrong)
+    assert vocabulary.read_vector("none") == "none"
+
+
+def test_a_hostile_link_is_answered_with_a_sentence(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, vector="../x", tab="<script>", layer_a="77", group="no", token="x" * 5000, pairs="-3")
+    assert_sound(at, caplog)
+    said = sentences(at)
+    assert "Part of the link cannot be followed" in said
+    assert "has no 77; the last is 1" in said
+    assert set(at.query_params) <= set(vocabulary_views.DEFAULTS)
+
+
+@pytest.mark.parametrize("tab", ["read", "search", "heads", "difference", "agreement"])
+@pytest.mark.parametrize(
+    ("first", "second"), [("gpt2", "bert-mlm"), ("bert-plain", "t5"), ("llama", "gpt2-classifier")]
+)
+def test_every_view_shows_every_pair_without_a_traceback(tab, first, second, tiny_folders, caplog):
+    pair = {"model_a": str(tiny_folders(first)), "model_b": str(tiny_folders(second))}
+    small = {"read_sentences": "8", "set_k": "10", "shuffles": "1"}
+    at = opened(PAGE, **pair, **LAYERS, **ALL, tab=tab, token="ab", vector="a.ff_values.1.2", **small)
+    assert_sound(at, caplog)
+    assert tables(at) or charts_of(at) or at.error
+
+
+def test_matched_vectors_lead_to_this_page(twins, caplog):  # noqa: F811
+    at = opened(PARAMETERS, **twins, null_draws="2", layer_a="1", layer_b="1")
+    assert_sound(at, caplog)
+    assert re.search("Choose a row to look at its two vectors on the page Vocabulary", sentences(at))
