@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: app test lint bench demo clean
 
 app: $(VENV)/.installed  ## install what the dashboard needs, then open it with the demo models, offline
-	$(BIN)/python -m streamlit run app.py
+	$(BIN)/python -m streamlit run app.py --server.address=localhost
 
 test: $(VENV)/.installed-dev  ## the whole test suite, the browser tests with it
 	$(BIN)/python -m ruff check .

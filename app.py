@@ -8,8 +8,8 @@ from embcompare.ui.page import HOME
 
 ui.begin(
     "Compare two language models",
-    "Layer by layer, whether or not they share a width, a depth or a training run: embcompare reads both models' "
-    "parameters in terms of the vocabulary they have in common.",
+    "Layer by layer, whether or not they share a width, a depth or a training run: their parameters read through the "
+    "vocabulary they have in common, their hidden states on a text, and what their neurons say.",
     HOME,
 )
 with ui.guard():

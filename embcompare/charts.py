@@ -8,6 +8,7 @@ be compared between runs as well.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,8 @@ import pandas as pd
 SIDE = 300
 """Pixels that the longer side of a heat map aims at; a cell is a whole number of pixels."""
 SMALLEST_STEP = 6
+NOTE_WIDTH = 150
+"""Characters of a line of the note in a picture for a paper."""
 LADDER = (0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.6, 1.0)
 """Shares of a score's declared range at which a sequential scale may end."""
 UNDEFINED = "#9aa5a8"
@@ -257,7 +260,13 @@ def side_by_side(panels: Sequence[alt.LayerChart], bar: alt.LayerChart, title: s
     """Join panels and their colour bar into one picture for a paper: white ground, title and caption in it."""
     row = alt.hconcat(*panels, spacing=36).resolve_scale(color="shared")
     heading = alt.TitleParams(
-        title, subtitle=note, anchor="start", fontSize=16, subtitleFontSize=12, subtitleColor="#445055", offset=18
+        title,
+        subtitle=textwrap.wrap(note, NOTE_WIDTH),
+        anchor="start",
+        fontSize=16,
+        subtitleFontSize=12,
+        subtitleColor="#445055",
+        offset=18,
     )
     return (
         alt.vconcat(row, bar, spacing=26, title=heading)

@@ -197,7 +197,9 @@ def test_the_difference_is_first_less_second_cell_by_cell(twins, caplog):  # noq
     (chart,) = [proto for proto in charts_of(at) if proto.alt.startswith("Difference")]
     np.testing.assert_allclose(matrix_of(chart), gap)
     row, column = np.unravel_index(np.abs(gap).argmax(), gap.shape)
-    assert f"{gap[row, column]:+.3f}, at layer {row} of A and layer {column} of B" in sentences(at)
+    assert f"They differ most at layer {row} of A and layer {column} of B, by {abs(gap[row, column]):.3f}" in sentences(
+        at
+    )
     scale = json.loads(chart.spec)["layer"][0]["encoding"]["color"]["scale"]
     assert scale["domain"][0] == -scale["domain"][1]
 

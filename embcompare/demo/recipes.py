@@ -106,6 +106,19 @@ class FineTuning:
 
 FINE_TUNINGS: tuple[FineTuning, ...] = (
     FineTuning("gpt2-a-sentiment", "gpt2-a", "gpt2", blocks=3, seed=1, epochs=4, hide=0.1),
+    # all four blocks, much hidden: with fewer, or with less, it learns its training reviews by heart
+    FineTuning(
+        "bert-a-sentiment",
+        "bert-a",
+        "bert",
+        blocks=4,
+        seed=1,
+        epochs=8,
+        batch=64,
+        head_norm=1.0,
+        weight_decay=0.2,
+        hide=0.3,
+    ),
 )
 """All fine-tunings; each begins with the weights of a training above."""
 

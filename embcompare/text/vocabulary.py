@@ -105,7 +105,10 @@ def _check(shared: int, usable_a: int, usable_b: int, override: bool) -> None:
         return
     counts = f"The vocabularies share {plural(shared, 'token')} (the first has {usable_a:,}, the second {usable_b:,})"
     if shared == 0:
-        raise Incomparable(f"{counts}, so the models cannot be compared in embedding space; use feature space.")
+        raise Incomparable(
+            f"{counts}, so the models cannot be compared in embedding space; use feature space (parameters: models "
+            "of one width only; hidden states: any two)."
+        )
     raise Incomparable(
         f"{counts}, and fewer than {needed:,.0f} do not carry a comparison in embedding space; "
         "use feature space, or allow a small overlap (--small-overlap; in Python small_overlap=True) and read the "

@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity, RepresentationSimilarityResult
 
 PAGE, SLOT = "representations", "difference"
-CHANGED = ("model_a", "model_b", "measure", "space", "pooling")
+CHANGED = ("model_a", "model_b", "corpus", "measure", "space", "pooling")
 SAME = "same"
 DEFAULTS: dict[str, Any] = {f"other_{name}": SAME for name in CHANGED}
 """What the second matrix takes from the first."""
-LABELS = {"model_a": "Model A", "model_b": "Model B", "measure": "measure", "space": "space", "pooling": "rows"}
+LABELS = {
+    "model_a": "Model A",
+    "model_b": "Model B",
+    "corpus": "text",
+    "measure": "measure",
+    "space": "space",
+    "pooling": "rows",
+}
 
 
 def readers(read_side: Callable[[str], str], read_measure: Callable[[str], str]) -> dict[str, Any]:
@@ -36,6 +43,7 @@ def readers(read_side: Callable[[str], str], read_measure: Callable[[str], str])
     own = {
         "model_a": read_side,
         "model_b": read_side,
+        "corpus": inputs.read_corpus,
         "measure": read_measure,
         "space": links.reader(RepresentationSimilarity, "space"),
         "pooling": links.reader(RepresentationSimilarity, "pooling"),
@@ -85,11 +93,12 @@ def show(
 def _second(wanted: RepresentationSimilarity, names: dict[str, dict[Any, str]]) -> RepresentationSimilarity | None:
     columns = st.columns(len(CHANGED), gap="small")
     chosen: dict[str, Any] = {}
-    vectors = inputs.offered_vectors()
+    vectors, texts = inputs.offered_vectors(), inputs.offered_texts()
     for column, name in zip(columns, CHANGED, strict=True):
         key, model = links.key(PAGE, f"other_{name}"), name.startswith("model")
-        labels: dict[str, str] = {SAME: "same", **(vectors if model else names[name])}
-        options = [SAME, *(pair.offered() if model else ()), *(vectors if model else names[name])]
+        called = vectors if model else texts if name == "corpus" else names[name]
+        labels: dict[str, str] = {SAME: "same", **called}
+        options = [SAME, *(pair.offered() if model else ()), *called]
         now = str(st.session_state.setdefault(key, SAME))
         with column:
             value = st.selectbox(
@@ -120,6 +129,8 @@ def changed(
 
     def called(settings: RepresentationSimilarity, name: str) -> str:
         value = getattr(settings, name)
+        if name == "corpus":
+            return inputs.offered_texts().get(value) or inputs.called(value)
         return pair.label_of(value) if name.startswith("model") else str(names.get(name, {}).get(value, value))
 
     apart = [name for name in CHANGED if getattr(first, name) != getattr(second, name)]
@@ -154,7 +165,7 @@ def _draw(
     for column, (key, title, matrix, colours, axis, crosses) in zip(st.columns(3, gap="medium"), parts, strict=True):
         details = {"first": result.values, "second": subtracted.values} if key == "gap" else None
         with column:
-            st.markdown(f"**{plain(title[:1].upper() + title[1:])}**")
+            st.markdown(f"**{plain(title if '/' in title else title[:1].upper() + title[1:])}**")
             chart = charts.heatmap(matrix, colours, axis, faint=crosses, details=details)
             finite = matrix[np.isfinite(matrix)]
             ends = f"{finite.min():.3f} to {finite.max():.3f}" if finite.size else "nothing defined"
@@ -206,6 +217,7 @@ def _sentence(gap: np.ndarray, faint: np.ndarray | None, name: str, other: str, 
     beyond = "" if faint is None else ", counting cells whose difference is beyond both intervals"
     row, column = np.unravel_index(int(np.nanargmax(np.abs(gap))), gap.shape)
     return (
-        f"{first} of {int(finite.sum())} cells are closer with {name}, {second} with {other}{beyond}. The largest "
-        f"difference is {gap[row, column]:+.3f}, at layer {row} of A and layer {column} of B."
+        f"{first} of {int(finite.sum())} cells are closer with {name}, {second} with {other}{beyond}. They differ most "
+        f"at layer {row} of A and layer {column} of B, by {abs(gap[row, column]):.3f}: closer with "
+        f"{name if signs[row, column] > 0 else other}."
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from embcompare.errors import SettingsError
+from embcompare.models import policy
 from embcompare.shelf import BUNDLED, Shelf, digest_of
 from embcompare.ui import runs
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TEXTS, VECTORS = "given.texts", "given.vectors"
 """Where a session remembers its own: label by name, ``text/DIGEST`` and ``vectors/DIGEST``."""
+_KIND = {TEXTS: "text", VECTORS: "vectors"}
 
 
 def shelf() -> Shelf:
@@ -28,8 +30,17 @@ def shelf() -> Shelf:
 
 
 def own(kind: str) -> dict[str, str]:
-    """Return what this session brought or followed a link to, ``TEXTS`` or ``VECTORS``, label by name."""
+    """Return what this session brought or followed a link to, ``TEXTS`` or ``VECTORS``, label by name.
+
+    On one's own machine all that is kept there is one's own.
+    """
     known: dict[str, str] = st.session_state.setdefault(kind, {})
+    listed = f"{kind}.listed"
+    if listed not in st.session_state and not policy.hosted():
+        st.session_state[listed] = True
+        for item in shelf().entries():
+            if item.kind == _KIND[kind] and item.name not in known:
+                known[item.name] = item.title or f"{item.name[:16]}…"
     return known
 
 
@@ -71,8 +82,7 @@ def read_kept_vectors(text: str) -> str:
     """Read the name of kept vectors as a link gives it; raises :class:`SettingsError` when this machine has none."""
     if not text.startswith("vectors/") or digest_of(text) is None:
         raise SettingsError("it can be vectors/ and the 64 digits that name a file you gave")
-    if text not in own(VECTORS):
-        remember_vectors(text, shelf().vectors(text))
+    remember_vectors(text, shelf().vectors(text))
     return text
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from embcompare.text.corpora import Corpus
 
-__all__ = ["called", "corpus", "offered_vectors", "read_corpus", "read_kept_vectors", "vectors"]
+__all__ = ["called", "corpus", "offered_texts", "offered_vectors", "read_corpus", "read_kept_vectors", "vectors"]
 
 PASTED_CHARACTERS = 1_000_000
 """A pasted text is shorter than so many characters; a longer one comes as a file."""
@@ -57,13 +57,13 @@ def corpus(key: str = "corpus", *, with_vectors: bool = False) -> str | None:
     row.
     """
     _settle(key)
-    texts = own(TEXTS)
+    texts = offered_texts()
     left, right = st.columns(2, gap="small", vertical_alignment="bottom")
     name = str(
         left.selectbox(
             "Text",
-            [*BUNDLED, *texts],
-            format_func=lambda option: _bundled(option) if option in BUNDLED else texts.get(option, option),
+            list(texts),
+            format_func=lambda option: texts.get(option, option),
             key=key,
             persist_state="session",
             on_change=links.forget,
@@ -98,6 +98,11 @@ def vectors() -> None:
 def offered_vectors() -> dict[str, str]:
     """Return the vectors that this session may choose in place of a model: ``vectors/DIGEST`` -> label."""
     return dict(own(VECTORS))
+
+
+def offered_texts() -> dict[str, str]:
+    """Return the texts that this session may choose: those that ship and its own, label by name."""
+    return {**{name: _bundled(name) for name in BUNDLED}, **own(TEXTS)}
 
 
 def _settle(key: str) -> None:

@@ -181,9 +181,9 @@ def sentence(result: LogitLensResult, measure: str) -> str:
     unit = "" if measure == "overlap" else " nats"
     where = f"{plural(result.positions, 'place')} in {plural(result.items, 'sentence')}"
     text = (
-        f"{MEASURES[measure]} over {where}, {plural(result.shared, 'shared token')}: {matrix[-1, -1]:.3f}{unit} "
-        f"between the two models' own predictions, {np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f} over all pairs of "
-        "layers."
+        f"{MEASURES[measure]} over {where}, {plural(result.shared, 'shared token')}: "
+        f"{matrix[-1, -1]:.3f}{unit} between the two models' own predictions, "
+        f"{np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f} over all pairs of layers."
     )
     total = len(result.assignment)
     hits = round(result.depth_rate * total) if np.isfinite(result.depth_rate) else 0
@@ -247,12 +247,13 @@ def _sentence(asked: LogitLens, result: LogitLensResult) -> None:
             tokens, labels, best, probability[:, :, 0], {"most probable": others, result.target: targeted}, first=first
         )
         last = ", ".join(best[-1])
-        st.altair_chart(
-            chart,
-            key=f"lens.grid.{side}",
-            width="content",
-            alt=f"Best token of each layer at tokens {first} to {first + len(tokens) - 1}; the last layer's: {last}.",
-        )
+        with st.container(key=f"scrolled_lens_{side}"):
+            st.altair_chart(
+                chart,
+                key=f"lens.grid.{side}",
+                width="content",
+                alt=f"Best token of each layer, tokens {first} to {first + len(tokens) - 1}; the last layer's: {last}.",
+            )
     st.caption(
         f"In each cell the most probable {result.target}; dark to bright: its probability, from 0 to 1. Hover for the "
         "five most probable."

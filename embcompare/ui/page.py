@@ -35,6 +35,7 @@ _STYLE = """<style>
 .st-key-lead p { font-size: 1.06rem; line-height: 1.55; max-width: 46rem; }
 .stMarkdown p, .stMarkdown li { max-width: 50rem; }
 .stCaption p, [data-testid="stCaptionContainer"] p { max-width: 50rem; }
+[class*="st-key-scrolled_"] { overflow-x: auto; }
 @media (max-width: 640px) { .stMainBlockContainer { padding-left: 1rem; padding-right: 1rem; }
   .st-key-navigation { column-gap: .1rem; } }
 </style>"""

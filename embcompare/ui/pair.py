@@ -160,9 +160,11 @@ def checks(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> list[C
     a, b = infos
     if max(a.bytes, b.bytes) > LIGHT_BYTES:
         later = Check(
-            "Embedding space", True, "These models are large; their vocabularies are matched when a run starts."
+            "Parameters in embedding space",
+            True,
+            "These models are large; their vocabularies are matched when a run starts.",
         )
-        return [later, _feature_space(a.width, b.width)]
+        return [later, _feature_space(a.width, b.width), _hidden_states(None)]
     return _checked(names, tuple(fingerprint(name) for name in names))
 
 
@@ -173,10 +175,12 @@ def _checked(names: tuple[str, str], _prints: tuple[str, ...]) -> list[Check]:
         found = []
         try:
             _, notes = open_space(ParameterAlignment(*names), a, b, "cpu")
-            found.append(Check("Embedding space", True, " ".join(notes)))
+            found.append(Check("Parameters in embedding space", True, " ".join(notes)))
         except EmbcompareError as error:
-            found.append(Check("Embedding space", False, str(error)))
+            found.append(Check("Parameters in embedding space", False, str(error)))
+        shared = found[0].possible
         found.append(_feature_space(a.anatomy.width, b.anatomy.width))
+        found.append(_hidden_states(shared))
         closed: dict[str, str] = {}
         for group in GROUPS:
             try:
@@ -185,7 +189,7 @@ def _checked(names: tuple[str, str], _prints: tuple[str, ...]) -> list[Check]:
             except EmbcompareError as error:
                 closed[group] = str(error)
         open_groups = [GROUPS[group] for group in GROUPS if group not in closed]
-        found.append(Check("Parameters", bool(open_groups), f"Both models have {', '.join(open_groups)}."))
+        found.append(Check("Groups of parameters", bool(open_groups), f"Both models have {', '.join(open_groups)}."))
         found += [Check(GROUPS[group], False, reason) for group, reason in closed.items()]
     return found
 
@@ -196,8 +200,24 @@ def _feature_space(width_a: int, width_b: int) -> Check:
     try:
         FeatureSpace(width_a, width_b)
     except EmbcompareError as error:
-        return Check("Feature space", False, str(error))
-    return Check("Feature space", True, f"Both models are {width_a:,} wide, so feature space can serve as control.")
+        return Check("Parameters in feature space", False, str(error))
+    return Check(
+        "Parameters in feature space",
+        True,
+        f"Both models are {width_a:,} wide, so feature space can serve as control.",
+    )
+
+
+def _hidden_states(shared: bool | None) -> Check:
+    """Say how hidden states can be compared: in feature space always, in the other where a vocabulary is shared."""
+    more = {
+        True: " In embedding space as well, for they share a vocabulary.",
+        False: " Not in embedding space, for they do not share enough of a vocabulary.",
+        None: "",
+    }[shared]
+    return Check(
+        "Hidden states on a text", True, f"In feature space, whatever the widths, layers and tokenizers.{more}"
+    )
 
 
 def show_checks(found: list[Check]) -> None:

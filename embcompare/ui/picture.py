@@ -137,7 +137,7 @@ def legend(picture: Picture, draws: int, chance: str = "permutations") -> str:
         parts.append("Squares: the one-to-one assignment of layers that is closest in total.")
     if any(p.faint is not None and p.faint.any() for p in picture.panels):
         parts.append(f"Crosses: less than {BEYOND:g} standard deviations beyond the null of {draws} {chance}.")
-    parts += [f"Dashed line: {name}, {value:.3f}." for name, value in picture.marks.items()]
+    parts += [f"Dashed line on the colour bar: {name}, {value:.3f}." for name, value in picture.marks.items()]
     if any(np.isnan(p.matrix).any() for p in picture.panels):
         parts.append("Grey: no number.")
     if any(p.null for p in picture.panels):

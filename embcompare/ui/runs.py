@@ -196,13 +196,16 @@ def obtained(
             draw(partial)
 
     estimate = cost()
-    if arriving and estimate.seconds <= QUICK_SECONDS and job_of(wanted) is None:
+    if arriving and estimate.seconds <= QUICK_SECONDS and job_of(wanted) is None and refusal(wanted, slot) is None:
         ask(wanted, slot)
     above = st.container()
     now = follow(wanted, slot, draw=draw_partial)
     if now is not None and isinstance(now.result, kind):
         return now.result
     if now is None or now.finished:
+        if now is not None and now.state == "failed":
+            st.button("Try again", key=f"{slot}.run", on_click=ask, args=(wanted, slot))
+            return None
         with above.container(horizontal=True, vertical_alignment="center", gap="medium"):
             st.button("Run", type="primary", key=f"{slot}.run", on_click=ask, args=(wanted, slot))
             st.markdown(f"Not computed yet: {estimate.sentence()}{beside}.", width="content")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -27,23 +27,29 @@ def edited(
     names: Names,
     choices: Mapping[str, Sequence[Any]] | None = None,
     page: str = "parameters",
+    hidden: Collection[str] = (),
 ) -> S | None:
     """Show a widget for every setting and return the settings; None, with a sentence, when they are refused.
 
     ``fixed`` are settings that are chosen elsewhere, ``rows`` the plain ones, row by row, ``advanced`` those in the
     expander; ``names`` says how the choices of a setting are called, ``choices`` what a setting can be whose
-    declaration has no list; ``page`` is whose values they are.
+    declaration has no list; ``page`` is whose values they are. ``hidden`` settings keep their values and have no
+    widget, for what is looked at makes no use of them.
     """
     offered = choices or {}
     fields = {item.name: item for item in dataclasses.fields(kind)}
     values: dict[str, Any] = dict(fixed)
-    for row in rows:
+    for name in hidden:
+        values[name] = st.session_state.setdefault(links.key(page, name), fields[name].default)
+    for row in [[name for name in row if name not in hidden] for row in rows]:
+        if not row:
+            continue
         for column, name in zip(st.columns(len(row), gap="small"), row, strict=True):
             with column:
                 values[name] = _widget(fields[name], links.key(page, name), names.get(name, {}), offered.get(name))
     with st.expander("Advanced settings"):
         columns = st.columns(4, gap="small")
-        for i, name in enumerate(advanced):
+        for i, name in enumerate(name for name in advanced if name not in hidden):
             with columns[i % 4]:
                 values[name] = _widget(fields[name], links.key(page, name), names.get(name, {}), offered.get(name))
     try:

@@ -122,12 +122,20 @@ def form() -> tuple[RepresentationSimilarity, Infos] | None:
         names_of_choices(),
         {"measure": tuple(MEASURES)},
         PAGE,
+        hidden=_unused(),
     )
     infos = informed(names)
     if edited is None or infos is None or corpus is None:
         return None
     publish(edited)
     return edited, infos
+
+
+def _unused() -> tuple[str, ...]:
+    """Return the settings that what is looked at does not use: the lens has its own."""
+    if st.session_state.get(links.key(PAGE, "tab")) != "lens":
+        return ()
+    return tuple(name for name in (*_ROWS[0], *_ADVANCED) if name not in ("small_overlap", "seed"))
 
 
 def informed(names: tuple[str, str]) -> Infos | None:

@@ -115,6 +115,11 @@ def surprise(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
                 "Feature space shows the diagonal as well: these two models share coordinates, as a model and its "
                 "fine-tuned version do; between two separate trainings that would be surprising."
             )
+    if result.control is None:
+        return (
+            "It would be surprising to see a diagonal under the permuted vocabulary, which leaves both models whole "
+            "and breaks only the link between them."
+        )
     return (
         "It would be surprising to see a diagonal in feature space (two separate trainings share those coordinates "
         "only by accident) or under the permuted vocabulary (which leaves both models whole and breaks only the link "
