@@ -50,7 +50,7 @@ def test_arriving_shows_a_layer_of_each_model_with_the_tokens_of_every_vector(tw
         first = result.order[0]
         ends = (result.top_tokens, result.bottom_tokens)
         clear = ends[int(result.z[first] < 0)][first]
-        assert table["clear"].iloc[0] == " · ".join(clear)
+        assert list(table["clear"].iloc[0]) == list(clear)
         assert (np.abs(table["z"].to_numpy()[:-1]) >= np.abs(table["z"].to_numpy()[1:]) - 1e-12).all()
 
 

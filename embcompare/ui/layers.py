@@ -101,10 +101,10 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
             "B": result.index_b,
             "rho": result.correlation,
             "shared": result.shared_tokens,
-            "tokens_a": [" · ".join(row) for row in result.tokens_a],
-            "tokens_b": [" · ".join(row) for row in result.tokens_b],
-            "bottom_a": [" · ".join(row) for row in result.bottom_a],
-            "bottom_b": [" · ".join(row) for row in result.bottom_b],
+            "tokens_a": [list(row) for row in result.tokens_a],
+            "tokens_b": [list(row) for row in result.tokens_b],
+            "bottom_a": [list(row) for row in result.bottom_a],
+            "bottom_b": [list(row) for row in result.bottom_b],
         }
     )
     number = st.column_config.NumberColumn
@@ -123,10 +123,10 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
             "shared": number(
                 "shared", format="%.2f", width="small", help="Jaccard overlap of the token lists of both ends."
             ),
-            "tokens_a": st.column_config.TextColumn("top tokens in A", width="large"),
-            "tokens_b": st.column_config.TextColumn("top tokens in B", width="large"),
-            "bottom_a": st.column_config.TextColumn("bottom tokens in A", width="large"),
-            "bottom_b": st.column_config.TextColumn("bottom tokens in B", width="large"),
+            "tokens_a": st.column_config.ListColumn("top tokens in A", width="large"),
+            "tokens_b": st.column_config.ListColumn("top tokens in B", width="large"),
+            "bottom_a": st.column_config.ListColumn("bottom tokens in A", width="large"),
+            "bottom_b": st.column_config.ListColumn("bottom tokens in B", width="large"),
         },
         alt=f"The {len(frame)} strongest matches of the two layers with their top tokens.",
     )

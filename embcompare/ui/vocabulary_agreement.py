@@ -202,7 +202,7 @@ def _examples(result: ParameterAgreementResult, at: int) -> None:
             "first": result.example_index[rows, 0],
             "second": result.example_index[rows, 1],
             "sim": result.example_sim[rows],
-            "tokens": [" · ".join(result.example_tokens[row]) for row in rows],
+            "tokens": [list(result.example_tokens[row]) for row in rows],
         }
     )
     with st.expander("Partners that agree most"):
@@ -213,7 +213,7 @@ def _examples(result: ParameterAgreementResult, at: int) -> None:
             key=f"agreement.examples.{at}",
             column_config={
                 "sim": st.column_config.NumberColumn("Sim", format="%.2f", width="small"),
-                "tokens": st.column_config.TextColumn("tokens that both list", width="large"),
+                "tokens": st.column_config.ListColumn("tokens that both list", width="large"),
             },
             alt=f"{plural(len(table), 'pair')} of parameters that share most tokens.",
         )

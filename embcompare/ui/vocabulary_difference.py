@@ -178,7 +178,8 @@ def _about(result: ParameterDifferenceResult) -> None:
     _readings(result, "model", "difference.model")
     st.caption(
         "Rows of the classifier are read as they are. A direction is a singular vector of all changes together, each "
-        "layer in units of its own weights; which of its ends is which is by convention: the sign that gains most."
+        "layer in units of its own weights; its sign means nothing by itself, and with a classifier of two "
+        "labels it is turned to speak for the second."
     )
 
 
@@ -202,11 +203,11 @@ def _readings(result: ParameterDifferenceResult, kind: str, key: str) -> None:
             "what": names,
             "share": result.share[at],
             "z": result.z[at],
-            "top": [" · ".join(row) for row in result.top_tokens[at]],
-            "bottom": [" · ".join(row) for row in result.bottom_tokens[at]],
+            "top": [list(row) for row in result.top_tokens[at]],
+            "bottom": [list(row) for row in result.bottom_tokens[at]],
         }
     )
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
     st.dataframe(
         table.drop(columns=["share"] if kind == "classifier" else []),
         hide_index=True,
@@ -217,8 +218,8 @@ def _readings(result: ParameterDifferenceResult, kind: str, key: str) -> None:
             "what": text("", width="medium"),
             "share": number("share", format="percent", width="small", help="Of the squared change."),
             "z": number("z", format="%+.1f", width="small"),
-            "top": text("gained", width="large"),
-            "bottom": text("lost", width="large"),
+            "top": listed("gained", width="large"),
+            "bottom": listed("lost", width="large"),
         },
         alt=f"{len(table)} readings with the tokens that gained and lost most.",
     )
@@ -237,15 +238,15 @@ def _vectors(wanted: ParameterDifference, result: ParameterDifferenceResult) -> 
         "carries": result.carries[at],
         "along": result.along[at],
         "z": result.z[at],
-        "top": [" · ".join(row) for row in result.top_tokens[at]],
-        "bottom": [" · ".join(row) for row in result.bottom_tokens[at]],
+        "top": [list(row) for row in result.top_tokens[at]],
+        "bottom": [list(row) for row in result.bottom_tokens[at]],
         "size": result.size[at],
     }
     found = [
         Vector("b", group, int(layer), int(index))
         for group, layer, index in zip(groups, result.layer[at], result.index[at], strict=True)
     ]
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
     key = f"difference.vectors.{wanted.group}.{wanted.layer}.{wanted.count}"
     st.dataframe(
         pd.DataFrame(columns),
@@ -264,8 +265,8 @@ def _vectors(wanted: ParameterDifference, result: ParameterDifferenceResult) -> 
             ),
             "along": number("along", format="%+.2f", width="small", help="Cosine with the strongest direction of all."),
             "z": number("z", format="%+.1f", width="small"),
-            "top": text("gained", width="large"),
-            "bottom": text("lost", width="large"),
+            "top": listed("gained", width="large"),
+            "bottom": listed("lost", width="large"),
             "size": number("size", format="%.3f", width="small", help="Norm of the vector's change."),
         },
         alt=f"{plural(len(at), 'vector')} whose change carries most, with the tokens that gained and lost most.",

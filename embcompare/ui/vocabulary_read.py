@@ -104,13 +104,13 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     columns["z"] = result.z[order]
     if heads and result.share is not None:
         columns["share"] = result.share[order]
-    ends = [[" · ".join(row) for row in each[order]] for each in (result.top_tokens, result.bottom_tokens)]
+    ends = [[list(row) for row in each[order]] for each in (result.top_tokens, result.bottom_tokens)]
     down = result.z[order] < 0
-    columns["clear"] = np.where(down, ends[1], ends[0])
-    columns["other"] = np.where(down, ends[0], ends[1])
+    columns["clear"] = [ends[int(low)][at] for at, low in enumerate(down)]
+    columns["other"] = [ends[1 - int(low)][at] for at, low in enumerate(down)]
     if not wanted.combination.strip():
         columns["norm"] = result.norm[order]
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
     key = f"reading.table.{side}.{wanted.group}.{wanted.layer}"
     unit = "head" if heads else "vector"
     pick = [Vector(side, wanted.group, wanted.layer, int(at)) for at in result.index[order]]
@@ -128,8 +128,10 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
             "side": text("reads as", width="small", help="Which of the head's two leading directions."),
             "z": number("z", format="%+.1f", width="small", pinned=True),
             "share": number("share", format="percent", width="small", help="Of the head's squared singular values."),
-            "clear": text("clearer end", width="large", help="Top tokens where z is positive, bottom where negative."),
-            "other": text("other end", width="large"),
+            "clear": listed(
+                "clearer end", width="large", help="Top tokens where z is positive, bottom where negative."
+            ),
+            "other": listed("other end", width="large"),
             "norm": number("norm", format="%.2f", width="small", help="Length in the model's own coordinates."),
         },
         alt=f"{len(order)} {GROUPS[wanted.group]} with the tokens at both ends.",

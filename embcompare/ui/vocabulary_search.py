@@ -126,12 +126,12 @@ def _table(result: TokenSearchResult, side: str) -> None:
         "index": result.index[rows],
         "layer": result.layer[rows],
         "z": result.z[rows],
-        "tokens": [" · ".join(result.tokens[row]) for row in rows],
+        "tokens": [list(result.tokens[row]) for row in rows],
     }
     found = [
         Vector(side, result.groups[result.group[row]], int(result.layer[row]), int(result.index[row])) for row in rows
     ]
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
     key = f"search.table.{side}.{result.row_a}.{result.row_b}"
     st.dataframe(
         pd.DataFrame(columns),
@@ -146,7 +146,7 @@ def _table(result: TokenSearchResult, side: str) -> None:
             "index": number("", width=45),
             "layer": number("layer", width=45),
             "z": number("z", format="%+.1f", width=50),
-            "tokens": text("it also reads as", width="large"),
+            "tokens": listed("it also reads as", width="large"),
         },
         alt=f"{plural(len(rows), 'vector')} of {side.upper()} that promote or suppress the token most.",
     )

@@ -83,9 +83,9 @@ def _show(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector) 
     left, right = st.columns([3, 2], gap="large")
     with left:
         st.markdown(f"**{own} says**")
-        st.markdown(f"top: {plain(' · '.join(result.tokens_a))}")
+        st.markdown(f"top: {_badges(result.tokens_a)}")
         if result.bottom_a:
-            st.markdown(f"bottom: {plain(' · '.join(result.bottom_a))}")
+            st.markdown(f"bottom: {_badges(result.bottom_a)}")
     with right:
         _along(wanted, result, back)
     _table(wanted, result, vector, back)
@@ -94,6 +94,10 @@ def _show(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector) 
         exports.again(wanted)
     with st.expander("Where the numbers come from"):
         exports.provenance(result)
+
+
+def _badges(tokens: tuple[str, ...]) -> str:
+    return " ".join(f":gray-badge[{plain(token)}]" for token in tokens)
 
 
 def _along(wanted: NearestVectors, result: NearestVectorsResult, back: str) -> None:
@@ -112,10 +116,10 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
         "layer": result.layer,
         "index": result.index,
         "rho": result.correlation,
-        "top": [" · ".join(row) for row in result.tokens_b],
-        "bottom": [" · ".join(row) for row in result.bottom_b],
+        "top": [list(row) for row in result.tokens_b],
+        "bottom": [list(row) for row in result.bottom_b],
     }
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number, listed = st.column_config.NumberColumn, st.column_config.ListColumn
     key = f"nearest.table.{vector}"
     found = [Vector(back, wanted.group, int(i), int(j)) for i, j in zip(result.layer, result.index, strict=True)]
     unit = "head" if wanted.group in INTERACTIONS else "vector"
@@ -132,8 +136,8 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
             "layer": number("layer", width="small"),
             "index": number(unit, width="small"),
             "rho": number("ρ", format="%+.3f", width="small", help="Correlation over the shared tokens."),
-            "top": text("top tokens", width="large"),
-            "bottom": text("bottom tokens", width="large"),
+            "top": listed("top tokens", width="large"),
+            "bottom": listed("bottom tokens", width="large"),
         },
         alt=f"The {len(result.index)} nearest vectors of {back.upper()} with their tokens.",
     )
