@@ -67,7 +67,7 @@ def test_difference_and_lens_are_a_click_away(page):  # noqa: F811
     expect(page.get_by_text("Change at least one setting")).to_be_visible(timeout=PATIENCE)
     page.get_by_role("combobox", name="Second: rows").click()
     page.get_by_role("option", name="Words").click()
-    expect(page.get_by_text("The largest difference is")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("They differ most at layer")).to_be_visible(timeout=PATIENCE)
     rest(page)
     assert "other_pooling=word" in page.url
     page.get_by_role("radio", name="Logit lens").click()
@@ -95,5 +95,19 @@ def test_own_text_is_pasted_chosen_and_compared(browser, server, scheme):  # noq
     expect(opened.get_by_text("on 38 sentences")).to_be_visible(timeout=PATIENCE)
     rest(opened)
     assert "corpus=text" in opened.url
+    assert opened.get_by_test_id("stException").count() == 0
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_lens_fits_a_phone_and_shows_no_setting_that_it_does_not_use(browser, server, scheme):  # noqa: F811
+    context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": 420, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE)
+    opened.goto(f"/Representations?{QUICK}&tab=lens&lens_sentences=16&lens_null_draws=2")
+    expect(opened.get_by_text("between the two models' own predictions")).to_be_visible(timeout=PATIENCE)
+    rest(opened)
+    assert opened.get_by_test_id("stMain").evaluate("each => each.scrollWidth") <= 420
+    assert opened.get_by_role("combobox", name="Measure").count() == 0
     assert opened.get_by_test_id("stException").count() == 0
     context.close()
