@@ -233,13 +233,23 @@ def colour_bar(scale: Scale, *, marks: Sequence[float] = (), width: int = SIDE) 
     return alt.layer(*layers).properties(width=width, height=14)
 
 
-def histogram(values: np.ndarray, title: str, *, high: float = 1.0, width: int | None = None) -> alt.Chart:
-    """Draw how often each strength occurs, in forty bins from 0 to ``high`` (more when values lie beyond)."""
+def histogram(
+    values: np.ndarray,
+    title: str,
+    *,
+    high: float = 1.0,
+    width: int | None = None,
+    marks: dict[str, float] | None = None,
+) -> alt.Chart | alt.LayerChart:
+    """Draw how often each strength occurs, in forty bins from 0 to ``high`` (more when values lie beyond).
+
+    ``marks`` are dashed lines at some strengths, with what they are.
+    """
     values = values[np.isfinite(values)]
     counts, edges = np.histogram(values, bins=40, range=(0.0, max(high, float(values.max(initial=0.0)))))
     frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "pairs": counts})
     axis = alt.Axis(format="~g", grid=False, values=[i / 5 for i in range(11)])
-    return (
+    bars = (
         alt.Chart(frame)
         .mark_bar(binSpacing=1)
         .encode(
@@ -254,6 +264,26 @@ def histogram(values: np.ndarray, title: str, *, high: float = 1.0, width: int |
         )
         .properties(height=230, **({"width": width} if width else {}))
     )
+    shown = {name: value for name, value in (marks or {}).items() if np.isfinite(value)}
+    if not shown:
+        return bars
+    table = pd.DataFrame({"at": list(shown.values()), "name": list(shown)})
+    lines = (
+        alt.Chart(table)
+        .mark_rule(strokeWidth=2)
+        .encode(
+            alt.X("at:Q", title=title),
+            alt.StrokeDash(
+                "name:N",
+                sort=list(shown),
+                scale=alt.Scale(range=[[2, 2], [7, 3]]),
+                legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeColor=UNDEFINED),
+            ),
+            color=alt.condition(_ON_DARK, alt.value(_LIGHT), alt.value(_DARK)),
+            tooltip=[alt.Tooltip("name:N", title="mark"), alt.Tooltip("at:Q", title="at", format=".3f")],
+        )
+    )
+    return alt.layer(bars, lines)
 
 
 def side_by_side(panels: Sequence[alt.LayerChart], bar: alt.LayerChart, title: str, note: str) -> alt.VConcatChart:

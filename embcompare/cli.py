@@ -128,7 +128,7 @@ def _parser(words: Sequence[str]) -> _Parser:
     keep.add_argument("--label-column", metavar="NAME", help="what holds a label for each sentence (default: none)")
     keep.add_argument("--max-rows", type=int, metavar="N", help="of more sentences a sample is drawn (default: 10000)")
     keep.add_argument("--seed", type=int, metavar="N", help="of that sample (default: 0)")
-    keep.add_argument("--array", metavar="NAME", help="which array holds the vectors (default: the only fit one)")
+    keep.add_argument("--array", metavar="NAME", help="which array holds the vectors, or several: 'layer_*'")
     keep.add_argument("--ids", metavar="NAME", help="what holds an id for each row (default: ids or id, if there)")
     keep.set_defaults(act=_keep)
 

@@ -167,8 +167,8 @@ def _keep_vectors(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf
 
     vectors = read_vectors(file, suffix, name=_shown(file.name), **options)
     ids = " with ids" if vectors.ids else ""
-    rows, width = vectors.values.shape
-    holds = f"{plural(rows, 'vector')} of {plural(width, 'number')}{ids}"
+    layers = f"{plural(vectors.layers, 'layer')} of " if vectors.layers > 1 else ""
+    holds = f"{layers}{plural(len(vectors), 'vector')} of {plural(vectors.width, 'number')}{ids}"
     return Kept(shelf.keep_vectors(vectors), holds, vectors.notices)
 
 

@@ -13,6 +13,8 @@ from embcompare.words import in_words, one_line, plural
 if typing.TYPE_CHECKING:
     import argparse
 
+    from embcompare.store import Store
+
 
 def results(arguments: argparse.Namespace) -> None:
     """List, export or delete stored results."""
@@ -38,15 +40,27 @@ def results(arguments: argparse.Namespace) -> None:
             raise EmbcompareError(" ".join(store.take_notices(key)) or f"Result {key[:12]} is gone.")
         write(result, outputs)
     else:
-        for entry in store.entries():
-            when = _when(entry.created)
-            took = "" if entry.seconds is None else f"  {duration(entry.seconds)}"
-            tell(
-                f"{entry.key[:12]}  {when}  {in_words(entry.bytes):>8}  {entry.experiment}"
-                f"  {' × '.join(entry.models)}{took}"
-            )
+        _list(store)
         for notice in store.take_notices():
             say(notice)
+
+
+def _list(store: Store) -> None:
+    """Print a line a result: key, time, size, experiment, sides, settings other than the defaults, computing time."""
+    from embcompare import entries, kept
+
+    found = store.entries()
+    known = entries.titles(kept.items(store)) if found else {}
+
+    def called(name: str) -> str:
+        return one_line(entries.called(name, known), 80)
+
+    for entry in found:
+        took = "" if entry.seconds is None else f"  {duration(entry.seconds)}"
+        tell(
+            f"{entry.key[:12]}  {_when(entry.created)}  {in_words(entry.bytes):>8}  {entry.experiment}"
+            f"  {' × '.join(entries.sides(entry, called)) or '–'}  {entries.described(entry, called)}{took}"
+        )
 
 
 def kept(arguments: argparse.Namespace) -> None:

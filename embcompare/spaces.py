@@ -139,9 +139,9 @@ class FeatureSpace(Space):
             raise SettingsError(f"Feature space cannot be {min(width_a, width_b)} wide; the smallest width is 1.")
         if width_a != width_b:
             raise Incomparable(
-                f"Parameters can be compared in feature space only between models of one width, and these "
-                f"are {width_a} and {width_b} wide; embedding space compares any widths that share a vocabulary, and hidden "
-                "states can be compared whatever their widths."
+                f"Parameters can be compared in feature space only between models of one width, and these are "
+                f"{width_a} and {width_b} wide; embedding space compares any widths that share a vocabulary, and "
+                "hidden states can be compared whatever their widths."
             )
         identity = torch.eye(width_a, dtype=torch.float64)
         to = identity - 1.0 / width_a if centred else identity

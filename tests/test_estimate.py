@@ -136,6 +136,28 @@ def test_given_vectors_are_one_layer_of_the_width_that_is_told(info):
     assert similarity_cost(both, None, None, 3000, widths=(64, 64)).seconds < captured.seconds
 
 
+def test_given_stacks_cost_their_layers(info):
+    settings = dataclasses.replace(similarity(), model_b="vectors/0123456789abcdef")
+    one, many = (similarity_cost(settings, info, None, 3000, DONE, layers=(1, count)) for count in (1, 25))
+    assert many.bytes > one.bytes + 4 * 3000 * 24 * info.width
+    assert many.seconds > 3 * one.seconds
+    assert one == similarity_cost(settings, info, None, 3000, DONE)
+
+
+@pytest.mark.parametrize("measure", ["mutual_knn", "neighbourhood_jaccard", "cknna"])
+def test_more_neighbours_cost_more_for_measures_that_count_them(info, measure):
+    def cost(**settings):
+        return similarity_cost(similarity(pooling="token", max_rows=4000, **settings), info, info, 669, DONE)
+
+    few, many = cost(measure=measure), cost(measure=measure, k=500)
+    # 49 pairs, 21 whole matrices and 20 halves: 13 to 37 ns were measured for each of n k
+    assert many.seconds - few.seconds == pytest.approx(49 * (21 + 20 / 2) * 4000 * 490 * 22e-9, rel=0.4)
+    assert many.bytes - few.bytes == 14 * 12 * 490 * 4000
+    assert cost(measure="rsa") == cost(measure="rsa", k=500)
+    short = similarity_cost(similarity(measure=measure, k=500), info, info, 400, DONE)
+    assert short.seconds < similarity_cost(similarity(measure=measure, k=50), info, info, 400, DONE).seconds
+
+
 def test_embedding_space_costs_its_gram_matrix(info):
     plain, read = (similarity_cost(similarity(space=s), info, info, 669, DONE) for s in ("feature", "embedding"))
     assert read.seconds - plain.seconds > 2 * info.vocabulary * (2 * info.width) ** 2 / 1e11

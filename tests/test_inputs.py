@@ -283,13 +283,23 @@ def test_two_texts_of_one_name_and_size_are_told_apart(caplog):
     assert second == f"{first} ({at.session_state['found'][5:11]})"
 
 
-def test_nobody_sees_in_a_list_what_somebody_else_brought(caplog):
+def test_where_strangers_are_served_nobody_sees_in_a_list_what_somebody_else_brought(caplog, monkeypatch):
+    monkeypatch.setenv("EMBCOMPARE_HOSTED", "1")
     mine = pasted(opened(), SENTENCES)
     pressed(uploaded(mine, "vectors", "v.npy", npy(rows())), "vectors")
     yours = opened()
     assert len(element(yours.selectbox, "corpus").options) == 2
     assert yours.session_state["offered"] == {}
     assert len(mine.session_state["offered"]) == 1
+
+
+def test_on_ones_own_machine_what_is_kept_is_offered_in_the_next_session(caplog):
+    mine = pasted(opened(), SENTENCES)
+    pressed(uploaded(mine, "vectors", "v.npy", npy(rows())), "vectors")
+    later = opened()
+    assert_sound(later, caplog)
+    assert element(later.selectbox, "corpus").options[2] == "pasted text"
+    assert list(later.session_state["offered"].values()) == ["v.npy"]
 
 
 def test_a_link_to_a_kept_text_chooses_it(caplog):

@@ -518,26 +518,71 @@ def test_a_long_shown_sentence_is_cut_for_the_eye(context, monkeypatch):
 
 
 def test_the_shown_sentence_is_read_token_by_token(context, states):
+    """What is shown is what is compared: the plain distributions over the shared tokens, renormalised."""
     result = LogitLens("a", "b", sentence=2, dtype="float64").compute(context)
     p, index = plain(context.models["a"], context.text, states)
     rows, tokens = np.flatnonzero(index.sentence == 2), context.models["a"].tokens
+    shared = np.flatnonzero(~tokens.special)
+    assert 0 < len(shared) < p.shape[-1]
     assert result.text == TEXT[2]
     assert result.shown_a == tuple(tokens.display(int(token)) for token in index.token[rows])
     assert result.shown_target_a == (*result.shown_a[1:], "")
+    outside = p[:, rows].sum(-1) - p[:, rows][..., shared].sum(-1)
+    np.testing.assert_allclose(result.shown_left_out_a, outside, atol=1e-12)
+    assert outside.min() > 1e-6
+    kept = np.zeros_like(p)
+    kept[..., shared] = p[..., shared] / p[..., shared].sum(-1, keepdims=True)
     for layer in range(3):
         for at, row in enumerate(rows):
-            best = np.argsort(-p[layer, row])[:5]
+            best = np.argsort(-kept[layer, row])[:5]
             assert result.shown_top_a[layer][at] == tuple(tokens.display(int(token)) for token in best)
-            np.testing.assert_allclose(result.shown_probability_a[layer, at], p[layer, row, best], atol=1e-9)
-        np.testing.assert_allclose(result.shown_entropy_a[layer], scipy_entropy(p[layer, rows], axis=1), atol=1e-9)
-        following = p[layer, rows[:-1], index.token[rows[1:]]]
+            np.testing.assert_allclose(result.shown_probability_a[layer, at], kept[layer, row, best], atol=1e-12)
+        np.testing.assert_allclose(result.shown_entropy_a[layer], scipy_entropy(kept[layer, rows], axis=1), atol=1e-9)
+        following = kept[layer, rows[:-1], index.token[rows[1:]]]
         np.testing.assert_allclose(result.shown_target_probability_a[layer, :-1], following, atol=1e-12)
     q, _ = plain(context.models["b"], context.text, states)
-    shared = np.flatnonzero(~tokens.special)
     assert result.depth_pairs.tolist() == [[0, 0], [1, 1], [2, 2]]
     x, y = (z[1][rows][:, shared] for z in (p, q))
     np.testing.assert_allclose(result.shown_jsd[1], jensenshannon(x, y, axis=1) ** 2, atol=1e-9)
     assert result.shown_pairs.tolist() == [[at, at] for at in range(len(rows))]
+    assert any("over shared tokens only" in notice for notice in result.notices)
+
+
+def test_special_tokens_are_never_shown_however_probable(context):
+    """A head that says little but one special token: not listed, its mass told, and no target's probability."""
+    model = context.models["bert"]
+    special = int(np.flatnonzero(model.tokens.special)[0])
+    with torch.no_grad():
+        bias = model.module.get_output_embeddings().bias
+        old = bias[special].item()
+        bias[special] = 50.0
+    try:
+        result = LogitLens("bert", "bert", null_draws=0).compute(context)
+    finally:
+        with torch.no_grad():
+            bias[special] = old
+    name = model.tokens.display(special)
+    assert not any(name in place for layer in result.shown_top_a for place in layer)
+    assert result.shown_left_out_a.min() > 0.99
+    np.testing.assert_allclose(result.left_out_a, 1.0, atol=1e-2)
+    assert np.isfinite(result.shown_probability_a).all()
+    assert (result.sentence_frame().left_out > 0.99).all()
+
+
+def test_a_target_that_is_not_shared_has_no_probability(context):
+    from embcompare.experiments.lens_sides import first_sentences
+
+    model = context.models["a"]
+    side = side_of(model, first_sentences(context.text, 4, 0), context.states)
+    rows = np.flatnonzero(side.states.index.sentence == 0)
+    target = int(side.target[rows[0]])
+    others = np.setdiff1d(np.flatnonzero(~model.tokens.special), [target])
+    with torch.inference_mode():
+        found = lens_shown._shown(side, rows, 3, torch.as_tensor(others))
+    assert np.isnan(found["shown_target_probability"][:, 0]).all()
+    assert found["shown_target"][0] == model.tokens.display(target)
+    kept = side.target[rows[:-1]] != target
+    assert np.isfinite(found["shown_target_probability"][:, :-1][:, kept]).all()
 
 
 def test_rows_beyond_the_tokenizer_are_named_by_number(tiny_model, states):

@@ -372,6 +372,32 @@ def test_ties_share_the_places_that_are_left():
 
 
 @pytest.mark.parametrize("name", ["mutual_knn", "neighbourhood_jaccard", "cknna"])
+def test_a_declaration_follows_its_number_of_neighbours(name):
+    usual, other = MEASURES[name], MEASURES[name].counting(4)
+    assert (usual.k, other.k, other.counting(10).k) == (10, 4, 10)
+    assert usual.counting(10) is usual
+    x, y = gaussian(40, 6), gaussian(40, 6, 1)
+    assert other(x, y) == usual(x, y, k=4) != usual(x, y)
+    assert (usual.needs, other.needs) == ("n ≥ k + 2 = 12", "n ≥ k + 2 = 6")
+    assert (usual.min_samples(6, 6), other.min_samples(6, 6)) == (12, 6)
+    assert usual.state_bytes(100, 6) - other.state_bytes(100, 6) == 12 * 6 * 100
+    assert "10" in usual.formula
+    assert "10" not in other.formula
+    assert "4" in other.formula
+    assert "{" not in usual.formula + other.formula
+    assert other.invariances == usual.invariances
+    with pytest.raises(SettingsError, match="whole number of at least 1"):
+        usual.counting(0)
+
+
+def test_measures_without_neighbours_stay_what_they_are():
+    for name, measure in MEASURES.items():
+        counts = name in ("mutual_knn", "neighbourhood_jaccard", "cknna")
+        assert (measure.k is not None) == counts == ("k" in measure.options)
+        assert counts or measure.counting(3) is measure
+
+
+@pytest.mark.parametrize("name", ["mutual_knn", "neighbourhood_jaccard", "cknna"])
 def test_ties_do_not_depend_on_the_order_of_the_samples(name):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 3, (40, 3)) + 1.0, rng.integers(0, 3, (40, 3)) + 1.0

@@ -564,6 +564,23 @@ def test_progress_counts_every_block_and_ends_below_its_total(monkeypatch):
 # Own vectors
 
 
+def test_one_layer_of_a_given_stack_is_looked_at(context, corpus, states):
+    captured = capture(context.models["a"], corpus, folder=states)
+    stack = np.stack([captured.pooled(k, "mean") for k in captured.layers])
+    here = Context(context.models, states, [Vectors("stack", stack)], corpus)
+    result = RepresentationPair("a", "vectors/stack", 1, 2).compute(here)
+    own = RepresentationPair("a", "a", 1, 2).compute(context)
+    assert result.name_b == "given layer 2"
+    assert np.array_equal(result.neighbours_b, own.neighbours_b)
+    assert np.array_equal(result.kept, own.kept)
+    assert result.fit == pytest.approx(own.fit, abs=1e-12)
+    both = RepresentationPair("vectors/stack", "vectors/stack", 2, 2).compute(here)
+    assert (both.mean_kept, both.name_a) == (1.0, "given layer 2")
+    for names, layers, which in ((("vectors/stack", "a"), (3, 0), "A"), (("a", "vectors/stack"), (0, 7), "B")):
+        with pytest.raises(SettingsError, match=rf"Side {which} \(stack\) has no layer .; its layers are 0 to 2"):
+            RepresentationPair(*names, *layers).compute(here)
+
+
 def test_own_vectors_stand_beside_a_model_or_each_other(context, corpus, states):
     mean = np.array(capture(context.models["a"], corpus, folder=states).pooled(2, "mean"))
     order = np.random.default_rng(0).permutation(SENTENCES)
@@ -575,7 +592,9 @@ def test_own_vectors_stand_beside_a_model_or_each_other(context, corpus, states)
     assert by_id.mean_kept == 1
     assert by_id.texts == tuple(ids)
     assert by_id.labels == ()
-    by_row = RepresentationPair("vectors/straight", "vectors/shuffled", 0, 0).compute(here)
+    assert RepresentationPair("vectors/straight", "vectors/shuffled", 0, 0).compute(here).mean_kept == 1
+    by_row = RepresentationPair("vectors/straight", "vectors/shuffled", 0, 0, pairing="row").compute(here)
+    assert any("are paired against their ids" in notice for notice in by_row.notices)
     assert by_row.mean_kept < 0.5
     for beside in (
         RepresentationPair("a", "vectors/straight", 2, 0).compute(here),

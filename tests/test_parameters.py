@@ -11,7 +11,13 @@ import torch
 
 from embcompare.errors import Cancelled, Incomparable, SettingsError
 from embcompare.experiments.base import canonical, execute
-from embcompare.experiments.matches import ParameterMatches, ParameterMatchesResult, leading_directions, match_vectors
+from embcompare.experiments.matches import (
+    ParameterMatches,
+    ParameterMatchesResult,
+    leading_directions,
+    match_vectors,
+)
+from embcompare.experiments.matches_result import overlaps_of
 from embcompare.experiments.parameters import ParameterAlignment, ParameterAlignmentResult
 from embcompare.experiments.vectors import GROUPS
 from embcompare.models.anatomy import Anatomy, AttentionWeights, BlockWeights, FeedForwardWeights
@@ -428,6 +434,94 @@ def test_matches_are_the_best_matching_strongest_first(pair):
     assert matched.values.mean() == pytest.approx(plain_score("one_to_one", rho))
     np.testing.assert_allclose(matched.correlation, rho[matched.index_a, matched.index_b], atol=1e-10)
     assert (np.diff(np.abs(matched.correlation)) <= 1e-12).all()
+
+
+def plain_matched(rho):
+    from scipy.optimize import linear_sum_assignment
+
+    return np.abs(rho)[linear_sum_assignment(np.abs(rho), maximize=True)]
+
+
+@pytest.mark.parametrize("space", ["embedding", "feature"])
+def test_the_null_of_matches_is_the_same_matching_under_permutations(space):
+    a, b = model("a", width=8, seed=1), model("b", width=8, layers=4, seed=2)
+    settings = ParameterMatches("a", "b", 0, 2, space=space, null_draws=4, seed=3, dtype="float64")
+    context = Context(a, b)
+    result = settings.compute(context)
+    generator = torch.Generator().manual_seed(3)
+    x, y = a.anatomy.vectors("ff_keys", 0), b.anatomy.vectors("ff_keys", 2)
+    e_a, e_b = (m.anatomy.unembedding[5:] if space == "embedding" else torch.eye(8).double() for m in (a, b))
+    draws = [
+        plain_matched(wide_correlations(x, y, e_a, e_b, torch.randperm(len(e_a), generator=generator)))
+        for _ in range(4)
+    ]
+    np.testing.assert_allclose(result.null_median, [np.median(each) for each in draws], atol=1e-10)
+    np.testing.assert_allclose(result.null_strongest, [each.max() for each in draws], atol=1e-10)
+    beyond = plain_matched(wide_correlations(x, y, e_a, e_b)) > max(each.max() for each in draws)
+    assert result.beyond_null == beyond.mean()
+    told = {0: "none of the 10", 10: "all 10"}.get(beyond.sum(), f"{beyond.sum()} of the 10")
+    assert any(f"; {told} matched pairs here" in notice for notice in result.notices)
+    assert [report[:2] for report in context.reports] == [(k, 7) for k in range(7)]
+    assert list(result.to_frame().columns)[:3] == ["index_a", "index_b", "correlation"]
+    assert len(result.to_frame().columns) == 8
+    without = dataclasses.replace(settings, null_draws=0).compute(context)
+    assert without.null_median is without.null_strongest is None
+    assert np.isnan(without.beyond_null)
+    assert without.values.tobytes() == result.values.tobytes()
+    assert not any("permuted" in notice for notice in without.notices)
+
+
+def test_the_null_of_wide_layers_is_matched_by_best_partners_as_they_are(pair, monkeypatch):
+    monkeypatch.setattr("embcompare.experiments.matches.EXACT_MATCHING", 3)
+    a, b = pair
+    result = ParameterMatches("a", "b", 0, 0, null_draws=2, seed=1, dtype="float64").compute(Context(a, b))
+    generator = torch.Generator().manual_seed(1)
+    x, y = a.anatomy.vectors("ff_keys", 0), b.anatomy.vectors("ff_keys", 0)
+    e_a, e_b = a.anatomy.unembedding[5:], b.anatomy.unembedding[5:]
+    for draw in range(2):
+        order = torch.randperm(V - 5, generator=generator)
+        rho = np.abs(wide_correlations(x, y, e_a, e_b, order))
+        best = [rho[i, j] for i in range(10) for j in range(10) if rho[i, j] == rho[i].max() == rho[:, j].max()]
+        assert result.null_median[draw] == pytest.approx(np.median(best), abs=1e-10)
+        assert result.null_strongest[draw] == pytest.approx(max(best), abs=1e-10)
+    assert sum("each other's best partner" in notice for notice in result.notices) == 1
+
+
+def test_matches_of_one_function_in_two_bases_are_beyond_their_null():
+    a = model("a", width=16, inner=20, seed=5)
+    result = ParameterMatches("a", "b", 1, 1, group="ff_values").compute(Context(a, turned(a, "b", [0, 1, 2])))
+    assert result.beyond_null == 1.0
+    assert any("; all 20 matched pairs here are stronger than that." in notice for notice in result.notices)
+    assert result.null_strongest.max() < 0.9
+    assert result.shared_chance < 0.2
+    np.testing.assert_allclose(result.shared_tokens, 1.0)
+    assert ParameterMatches("a", "b", 0, 0).null_draws == 5
+
+
+def test_the_chance_of_shared_tokens_is_the_mean_over_wrong_partners(pair):
+    result = ParameterMatches("a", "b", 0, 1, top=60, null_draws=0).compute(Context(*pair))
+
+    def jaccard(i, j):
+        own = {(0, t) for t in result.tokens_a[i]} | {(1, t) for t in result.bottom_a[i]}
+        other = {(0, t) for t in result.tokens_b[j]} | {(1, t) for t in result.bottom_b[j]}
+        return len(own & other) / len(own | other)
+
+    k = len(result.index_a)
+    table = np.array([[jaccard(i, j) for j in range(k)] for i in range(k)])
+    np.testing.assert_allclose(result.shared_tokens, np.diag(table))
+    assert result.shared_chance == pytest.approx(table[~np.eye(k, dtype=bool)].mean())
+    assert result.shared_chance > 0
+    one = ParameterMatches("a", "b", 0, 1, pairs=1, null_draws=0).compute(Context(*pair))
+    assert np.isnan(one.shared_chance)
+    nothing = overlaps_of([((), ()), (("x",), ())], [((), ()), (("x",), ("x",))])
+    np.testing.assert_allclose(nothing, [[np.nan, 0.0], [0.0, 0.5]])
+
+
+@pytest.mark.parametrize("group", ["w_qk", "w_vo"])
+def test_heads_have_a_null_too(pair, group):
+    result = ParameterMatches("a", "b", 0, 0, group=group, null_draws=2).compute(Context(*pair))
+    assert result.null_median.shape == result.null_strongest.shape == (2,)
+    assert (result.null_median <= result.null_strongest).all()
 
 
 def test_top_tokens_are_those_of_the_largest_projection_without_special_ones(pair):

@@ -180,13 +180,21 @@ def test_own_vectors_pair_by_row_or_id_with_a_model_or_with_each_other(context, 
     shuffled = Vectors("shuffled", np.array(mean)[order], tuple(ids[k] for k in order))
     given = Context(context.models, states, [straight, shuffled], corpus)
     plain = {"null_draws": 0, "halves": 0}
-    by_id = RepresentationSimilarity("vectors/straight", "vectors/shuffled", pairing="id", **plain).compute(given)
-    assert by_id.values[0, 0] == pytest.approx(1.0, abs=1e-6)
-    by_row = RepresentationSimilarity("vectors/straight", "vectors/shuffled", **plain).compute(given)
+    for pairing in ("id", "auto"):
+        settings = RepresentationSimilarity("vectors/straight", "vectors/shuffled", pairing=pairing, **plain)
+        by_id = settings.compute(given)
+        assert by_id.values[0, 0] == pytest.approx(1.0, abs=1e-6)
+        assert by_id.notices[0] == "All 60 rows are paired by id."
+    assert RepresentationSimilarity("a", "b").pairing == "auto"
+    by_row = RepresentationSimilarity("vectors/straight", "vectors/shuffled", pairing="row", **plain).compute(given)
     assert by_row.values[0, 0] < 0.5
+    assert by_row.notices[0] == "All 60 rows are paired in their order."
+    assert "rows are paired against their ids: row 0 is 's0' in straight and" in by_row.notices[1]
+    assert by_row.notices[1].endswith("pair by id.")
     beside = RepresentationSimilarity("a", "vectors/straight", **plain).compute(given)
     assert beside.values.shape[1] == 1
     assert beside.values[2, 0] == pytest.approx(1.0, abs=1e-6)
+    assert any("Row k of straight is paired with sentence k of the text" in notice for notice in beside.notices)
     with pytest.raises(Incomparable, match="no embedding space"):
         RepresentationSimilarity("a", "vectors/straight", space="embedding", **plain).compute(given)
     with pytest.raises(SettingsError, match="one row a sentence"):
@@ -196,6 +204,117 @@ def test_own_vectors_pair_by_row_or_id_with_a_model_or_with_each_other(context, 
         RepresentationSimilarity("a", "vectors/short", **plain).compute(
             Context(context.models, states, [short], corpus)
         )
+
+
+def test_ids_on_one_side_only_are_said_to_play_no_part(states, corpus):
+    rng = np.random.default_rng(0)
+    given = [Vectors("x", rng.normal(size=(9, 3)), tuple("abcdefghi")), Vectors("y", rng.normal(size=(9, 3)))]
+    settings = RepresentationSimilarity("vectors/x", "vectors/y", null_draws=0, halves=0)
+    result = settings.compute(Context({}, states, given, corpus))
+    assert result.notices[0] == "All 9 rows are paired in their order. x has ids and y has none to pair by."
+    bare = [dataclasses.replace(v, ids=()) for v in given]
+    assert settings.compute(Context({}, states, bare, corpus)).notices[0] == "All 9 rows are paired in their order."
+    given[1] = Vectors("y", rng.normal(size=(9, 3)), tuple("ABCDEFGHI"))
+    with pytest.raises(Incomparable, match="share no id.*or pair by row"):
+        settings.compute(Context({}, states, given, corpus))
+
+
+def test_a_stack_of_given_layers_is_compared_layer_by_layer(context, states, corpus):
+    """A model's own states, brought as a stack, give the very matrix that the model gives."""
+    stack = np.stack(rows(context.models["a"], corpus, states, "mean"))
+    ids = tuple(f"s{k}" for k in range(SENTENCES))
+    order = np.random.default_rng(0).permutation(SENTENCES)
+    given = Context(
+        context.models,
+        states,
+        [Vectors("stack", stack, ids), Vectors("mixed", stack[:, order], tuple(ids[k] for k in order))],
+        corpus,
+    )
+    plain = {"null_draws": 2, "halves": 2}
+    own = RepresentationSimilarity("a", "b", **plain).compute(given)
+    brought = RepresentationSimilarity("vectors/stack", "b", **plain).compute(given)
+    np.testing.assert_allclose(brought.values, own.values, atol=1e-12)
+    np.testing.assert_allclose(brought.null_mean, own.null_mean, atol=1e-12)
+    assert brought.layers_a == ("given layer 0", "given layer 1", "given layer 2")
+    assert brought.layers_b == own.layers_b
+    turned = RepresentationSimilarity("b", "vectors/stack", **plain).compute(given)
+    np.testing.assert_allclose(turned.values, own.values.T, atol=1e-12)
+    itself = RepresentationSimilarity("vectors/stack", "vectors/mixed", null_draws=0, halves=0).compute(given)
+    np.testing.assert_allclose(np.diag(itself.values), 1.0, atol=1e-6)
+    assert itself.depth_rate == 1.0
+    for i, j in [(0, 1), (2, 0)]:
+        assert itself.values[i, j] == pytest.approx(linear_cka(stack[i], stack[j], debiased=True), abs=1e-6)
+
+
+def test_a_stack_with_the_rows_first_is_told_apart_where_it_shows(context, states, corpus):
+    rows_first = Vectors("wrong", np.random.default_rng(0).normal(size=(SENTENCES, 3, 8)))
+    with pytest.raises(Incomparable, match="3 rows and the corpus 60 sentences; its first axis, that of the layers"):
+        RepresentationSimilarity("a", "vectors/wrong").compute(Context(context.models, states, [rows_first], corpus))
+
+
+def plain_shared(x, y, k):
+    """Share of the k nearest by cosine that both have, row by row, from the formula."""
+    found = []
+    for z in (x, y):
+        unit = np.asarray(z, dtype=np.float64) / np.linalg.norm(np.asarray(z, dtype=np.float64), axis=1, keepdims=True)
+        cosine = unit @ unit.T
+        np.fill_diagonal(cosine, -np.inf)
+        found.append([set(row[:k]) for row in np.argsort(-cosine, axis=1, kind="stable").tolist()])
+    return [len(one & other) for one, other in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("k", [1, 7, 25])
+def test_as_many_neighbours_are_counted_as_are_asked_for(states, corpus, k):
+    rng = np.random.default_rng(k)
+    x = rng.normal(size=(60, 8))
+    y = x + rng.normal(size=(60, 8))
+    given = Context({}, states, [Vectors("x", x), Vectors("y", y)], corpus)
+    shared = np.array(plain_shared(x, y, k))
+    expected = {"mutual_knn": np.mean(shared / k), "neighbourhood_jaccard": np.mean(shared / (2 * k - shared))}
+    for measure, value in expected.items():
+        settings = RepresentationSimilarity("vectors/x", "vectors/y", measure=measure, k=k, null_draws=1, halves=2)
+        result = settings.compute(given)
+        assert result.values[0, 0] == pytest.approx(value, abs=1e-12)
+        assert result.k == k
+        assert any(f"{k} nearest row" in notice for notice in result.notices)
+        assert f"k = {k}, by" in settings.declaration.formula
+        assert settings.declaration.min_samples(8, 8) == k + 2
+        assert (result.spread is not None) == (2 * (k + 2) <= 60)
+    near = RepresentationSimilarity("vectors/x", "vectors/y", measure="cknna", k=k, null_draws=0, halves=0)
+    assert near.compute(given).values[0, 0] == pytest.approx(MEASURES["cknna"](x, y, k=k), abs=1e-12)
+
+
+def test_other_measures_count_no_neighbours_and_do_not_say_so(context):
+    plain = {"null_draws": 0, "halves": 0}
+    one, other = (RepresentationSimilarity("a", "b", k=k, **plain).compute(context) for k in (10, 500))
+    assert one.values.tobytes() == other.values.tobytes()
+    assert one.k is other.k is None
+    assert not any("nearest" in notice for notice in other.notices)
+    few = RepresentationSimilarity("a", "b", k=500, measure="linear_cka_biased", **plain)
+    assert few.declaration is MEASURES["linear_cka_biased"]
+
+
+def test_more_neighbours_than_others_are_refused_with_how_many_do(states, corpus):
+    rng = np.random.default_rng(0)
+    given = Context({}, states, [Vectors(name, rng.normal(size=(20, 4))) for name in ("x", "y")], corpus)
+
+    def computed(k):
+        settings = RepresentationSimilarity("vectors/x", "vectors/y", measure="mutual_knn", k=k, null_draws=0, halves=4)
+        return settings.compute(given)
+
+    for k in (19, 20, 500):
+        with pytest.raises(Incomparable, match=f"Neighbours cannot be {k}: with 20 rows .* choose 18 or fewer"):
+            computed(k)
+    result = computed(18)
+    assert np.isfinite(result.values[0, 0])
+    assert result.spread is None
+    assert any("Half of 20 rows are too few for 18 neighbours" in notice for notice in result.notices)
+    assert computed(8).spread is not None
+    with pytest.raises(SettingsError, match="Neighbours cannot be 501; the largest value is 500"):
+        computed(501)
+    two = Context({}, states, [Vectors(name, rng.normal(size=(2, 4))) for name in ("x", "y")], corpus)
+    with pytest.raises(Incomparable, match="everybody's neighbour; give more rows"):
+        RepresentationSimilarity("vectors/x", "vectors/y", measure="cknna", k=1).compute(two)
 
 
 def test_one_exploding_dimension_is_named_and_standardising_takes_its_say_away(states, corpus):

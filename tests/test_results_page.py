@@ -220,10 +220,12 @@ def test_strangers_see_only_results_of_texts_that_are_their_own(monkeypatch):
         "st.session_state['seen'] = results.seen(st.session_state['entry'])"
     )
     at.session_state["entry"] = entry(RepresentationSimilarity(**PAIR, corpus=name))
-    assert at.run().session_state["seen"], "on one's own machine everything is one's own"
     monkeypatch.setenv("EMBCOMPARE_HOSTED", "1")
     assert not at.run().session_state["seen"]
     at.session_state["mine"] = True
     assert at.run().session_state["seen"]
+    monkeypatch.delenv("EMBCOMPARE_HOSTED")
+    at.session_state["mine"] = False
+    assert at.run().session_state["seen"], "on one's own machine everything is one's own"
     at.session_state["entry"] = entry(RepresentationSimilarity(**PAIR))
     assert at.run().session_state["seen"]

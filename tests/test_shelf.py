@@ -30,12 +30,15 @@ def test_text_comes_back_whole_under_its_own_digest(shelf):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("ids", [(), ("a", "b", "c")])
-def test_vectors_come_back_bit_for_bit(shelf, dtype, ids):
-    vectors = Vectors("mine", np.random.default_rng(0).normal(size=(3, 4)).astype(dtype), ids)
+@pytest.mark.parametrize("shape", [(3, 4), (5, 3, 4)])
+def test_vectors_come_back_bit_for_bit(shelf, dtype, ids, shape):
+    vectors = Vectors("mine", np.random.default_rng(0).normal(size=shape).astype(dtype), ids, ("as it was read",))
     again = shelf.vectors(shelf.keep_vectors(vectors))
     assert again.values.tobytes() == vectors.values.tobytes()
     assert again.values.dtype == dtype
     assert again.ids == ids
+    assert again.values.shape == shape
+    assert again.notices == ("as it was read",)
     assert again.digest == vectors.digest
 
 

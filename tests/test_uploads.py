@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
 from embcompare.errors import EmbcompareError, Incomparable, SettingsError
-from embcompare.text import parquetfiles
+from embcompare.text import parquetfiles, vectorfiles
 from embcompare.text.corpora import InputError
-from embcompare.text.uploads import SUFFIXES, Vectors, pair_vectors, read_vectors
+from embcompare.text.pairing import pair_vectors
+from embcompare.text.uploads import SUFFIXES, Vectors, read_vectors
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -183,6 +184,122 @@ class TestReading:
         assert Vectors("y", np.asfortranarray(X)).digest == digests[0]
 
 
+class TestStacks:
+    """Several layers in one array: (layers, rows, width)."""
+
+    STACK = np.random.default_rng(2).standard_normal((4, 7, 3)).astype(np.float32)
+
+    @pytest.mark.parametrize("kind", ["npy", "npz", "safetensors"])
+    def test_three_dimensions_are_layers_of_rows_and_that_is_said(self, kind):
+        files = {"npy": npy(self.STACK), "npz": npz(x=self.STACK, ids=np.array(IDS)), "safetensors": None}
+        files["safetensors"] = save_safetensors({"x": self.STACK, "ids": np.arange(7)})
+        found = read_vectors(files[kind], kind, name="mine")
+        assert np.array_equal(found.values, self.STACK)
+        assert (len(found), found.layers, found.width) == (7, 4, 3)
+        assert len(found.ids) == (0 if kind == "npy" else 7)
+        assert found.layer_names == ("given layer 0", "given layer 1", "given layer 2", "given layer 3")
+        assert all(np.array_equal(found.layer(k), self.STACK[k]) for k in range(4))
+        assert found.notices == ("mine has the shape (4, 7, 3) and is read as 4 layers of 7 rows, 3 numbers wide.",)
+        assert found.size_in_words() == "4 layers of 7 × 3"
+        assert not found.layer(0).flags.writeable
+
+    def test_bfloat16_stacks(self):
+        torch = pytest.importorskip("torch")
+        from safetensors.torch import save
+
+        values = torch.from_numpy(self.STACK).bfloat16()
+        assert np.array_equal(read_vectors(save({"x": values}), "safetensors").values, values.float().numpy())
+
+    def test_one_layer_is_as_before_and_says_nothing(self):
+        found = read_vectors(npy(X), "npy")
+        assert found.notices == ()
+        assert (found.layers, found.layer_names, found.width) == (1, ("given vectors",), 3)
+        assert found.layer(0) is found.values
+        assert found.size_in_words() == "7 × 3"
+        single = read_vectors(npy(X[None]), "npy")
+        assert single.digest == found.digest
+        assert "is read as 1 layer of 7 rows" in single.notices[0]
+
+    def test_an_axis_of_rows_in_the_first_place_is_told(self):
+        found = read_vectors(npy(np.swapaxes(np.tile(self.STACK, (1, 2, 1)), 0, 1)), "npy", name="mine")
+        assert found.layers == 14
+        assert "There are more layers than rows; if the first axis is that of the rows, save" in found.notices[0]
+        assert found.notices[0].endswith("as numpy.swapaxes(x, 0, 1) does.")
+        with pytest.raises(InputError, match=r"7 ids for 4 rows; they fit the first axis, .*swapaxes\(x, 0, 1\)"):
+            read_vectors(npz(x=np.swapaxes(self.STACK, 0, 1), ids=np.array(IDS)), "npz")
+        with pytest.raises(InputError, match=r"\(513, 2, 2\), which would be 513 layers, and at most 512 are read"):
+            read_vectors(npy(np.zeros((513, 2, 2))), "npy")
+
+    def test_rows_with_nan_in_any_layer_are_named_once(self):
+        bad = self.STACK.copy()
+        bad[1, 2, 0] = bad[3, 2, 1] = np.nan
+        bad[0, 5] = np.inf
+        with pytest.raises(InputError, match=r"values in row 2, 5 \(from 0\)"):
+            read_vectors(npy(bad), "npy")
+
+    def test_the_bound_counts_all_layers(self):
+        data = npy(self.STACK)
+        assert read_vectors(data, "npy", max_bytes=len(data)).layers == 4
+        zeros = np.zeros((4, 300, 3), dtype=np.float32)
+        assert read_vectors(npz(x=zeros), "npz", max_bytes=zeros.nbytes + 200).layers == 4
+        with pytest.raises(InputError, match="would unpack from|would take"):
+            read_vectors(npz(x=zeros), "npz", max_bytes=zeros.nbytes - 1)
+        halves = np.ones((4, 300, 3), dtype=np.float16)  # twice as large once they are float32
+        with pytest.raises(InputError, match="would take 14,400 bytes"):
+            read_vectors(npy(halves), "npy", max_bytes=14_399)
+        with pytest.raises(InputError, match="would take"):
+            read_vectors(npy_claiming((512, 10**6, 768)), "npy")
+
+    def test_a_file_of_one_layer_and_a_stack_must_be_told_which(self):
+        both = npz(x=X, y=self.STACK)
+        with pytest.raises(SettingsError, match="2 arrays of two or three dimensions; say which to use"):
+            read_vectors(both, "npz")
+        assert read_vectors(both, "npz", array="y").layers == 4
+
+    @pytest.mark.parametrize("kind", ["npz", "safetensors"])
+    def test_several_arrays_are_stacked_in_the_order_of_their_numbers(self, kind):
+        layers = {f"layer_{k}": X + k for k in (10, 2, 0, 1)} | {"other": X[:2], "layer_flat": np.arange(4.0)}
+        data = npz(**layers, ids=np.array(IDS)) if kind == "npz" else save_safetensors({**layers, "ids": np.arange(7)})
+        found = read_vectors(data, kind, array="layer_*", name="mine")
+        assert np.array_equal(found.values, np.stack([X + k for k in (0, 1, 2, 10)]))
+        assert len(found.ids) == 7
+        assert found.notices == (
+            "The arrays 'layer_*' of mine, in the order of their numbers, are read as 4 layers of 7 rows, 3 numbers "
+            "wide.",
+        )
+        with pytest.raises(
+            SettingsError, match=r"no array of two dimensions like 'block\*'; it holds .*layer_10 \(7, 3\)"
+        ):
+            read_vectors(data, kind, array="block*")
+        with pytest.raises(InputError, match="have different shapes, and layers of one stack have the same"):
+            read_vectors(data, kind, array="*")
+        small = {key: vectorfiles.Announced((7, 3), np.dtype("f2"), "float16") for key in "0123"}
+        with pytest.raises(InputError, match="would take 336 bytes; at most"):
+            vectorfiles._bound_together(small, tuple("0123"), "x", 335)
+        assert read_vectors(data, kind, array="layer_1*", name="mine").values.shape == (2, 7, 3)
+
+    def test_a_stack_of_bfloat16_and_float32_arrays(self):
+        torch = pytest.importorskip("torch")
+        from safetensors.torch import save
+
+        x = torch.from_numpy(X.copy())
+        found = read_vectors(save({"l0": x, "l1": x.bfloat16()}), "safetensors", array="l*")
+        assert np.array_equal(found.values, np.stack([X, x.bfloat16().float().numpy()]))
+
+    def test_a_layer_that_is_not_there_is_refused(self):
+        with pytest.raises(SettingsError, match="mine has no layer 4; its layers are 0 to 3"):
+            Vectors("mine", self.STACK).layer(4)
+        with pytest.raises(SettingsError, match="mine has no layer 1; given vectors are layer 0"):
+            Vectors("mine", X).layer(1)
+
+    def test_printing_shows_the_shape_and_no_numbers(self):
+        assert repr(Vectors("mine", self.STACK, IDS)) == "Vectors('mine', 4 layers of 7 × 3, float32, with ids)"
+        assert repr(Vectors("mine", X.astype(np.float64))) == "Vectors('mine', 7 × 3, float64)"
+
+    def test_the_digest_tells_a_stack_from_its_rows_in_one_layer(self):
+        assert Vectors("x", self.STACK).digest != Vectors("x", self.STACK.reshape(28, 3)).digest
+
+
 class TestRefusing:
     @pytest.mark.parametrize("kind", SUFFIXES)
     def test_rows_with_nan_or_infinite_values_are_named(self, kind):
@@ -199,7 +316,7 @@ class TestRefusing:
         with pytest.raises(InputError, match="1 empty row or more"):
             read_vectors(parquet({"x": pa.array([[1.0], None])}), "parquet")
 
-    @pytest.mark.parametrize("shape", [(6,), (2, 3, 4), (0, 3), (3, 0), ()])
+    @pytest.mark.parametrize("shape", [(6,), (2, 3, 4, 1), (0, 3), (3, 0), (), (0, 3, 4), (2, 0, 4), (2, 3, 0)])
     def test_shapes_other_than_rows_of_vectors_are_refused(self, shape):
         with pytest.raises(InputError, match="one row each"):
             read_vectors(npy(np.zeros(shape)), "npy")
@@ -275,8 +392,8 @@ class TestRefusing:
             (b'"x"', "or its header is damaged"),
             (b"5 ", "or its header is damaged"),
             (b"null", "or its header is damaged"),
-            (b"{}", "holds no array of two dimensions: it holds nothing"),
-            (b'{"__metadata__":5}', "holds no array of two dimensions"),
+            (b"{}", "holds no array of two or three dimensions: it holds nothing"),
+            (b'{"__metadata__":5}', "holds no array of two or three dimensions"),
             (b"{", "or its header is damaged"),
             (b"\xff\xfe{}", "or its header is damaged"),
             (b"[" * 100_000, "or its header is damaged"),
@@ -521,6 +638,33 @@ class TestPairing:
             pair_vectors(Vectors("a", X, IDS), Vectors("b", X, tuple("0123456")), "id")
         with pytest.raises(SettingsError, match="cannot be paired by 'name'"):
             pair_vectors(Vectors("a", X), Vectors("b", X), "name")
+
+    def test_ids_are_used_where_both_have_them_and_only_there(self):
+        with_ids, other, bare = Vectors("a", X, IDS), Vectors("b", X[::-1], IDS[::-1]), Vectors("c", X)
+        assert pair_vectors(with_ids, other).by == "id"
+        assert pair_vectors(with_ids, other).rows_b.tolist() == list(range(7))[::-1]
+        assert pair_vectors(with_ids, other).sentence() == "All 7 rows are paired by id."
+        for pair in ((with_ids, bare), (bare, with_ids), (bare, bare)):
+            found = pair_vectors(*pair)
+            assert (found.by, found.warning) == ("row", "")
+
+    def test_rows_paired_against_their_ids_are_told(self):
+        a, b = Vectors("a", X, IDS), Vectors("b", X, (*IDS[:4], IDS[5], IDS[4], IDS[6]))
+        found = pair_vectors(a, b, "row")
+        assert np.array_equal(found.rows_a, found.rows_b)
+        assert found.warning.startswith("2 of 7 rows are paired against their ids: row 4 is 'row e' in a and 'row f'")
+        assert plain(found.warning)
+        assert pair_vectors(a, a, "row").warning == ""
+        assert pair_vectors(a, b, "id").warning == ""
+
+    def test_stacks_pair_by_their_rows(self):
+        stack = np.stack([X, 2 * X])
+        a, b = Vectors("a", stack, IDS), Vectors("b", X[::-1], IDS[::-1])
+        pairing = pair_vectors(a, b)
+        assert len(pairing) == 7
+        assert np.array_equal(a.layer(1)[pairing.rows_a], 2 * b.values[pairing.rows_b])
+        with pytest.raises(Incomparable, match="a has 7 rows and b has 6"):
+            pair_vectors(a, Vectors("b", X[:6]))
 
     def test_vectors_are_frozen(self):
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -40,8 +40,9 @@ class MeasureCost:
 
     ``of_layer`` counts operations in n p min(n, p), ``of_kernel`` in n² p, ``of_pair`` in n p q and ``of_overlap`` in
     p q min(p, q). The others are nanoseconds: a layer's ``entry`` for each of n², ``sorted_entry`` for each of n² √n,
-    ``number`` for each of n p; ``pair_entry`` and ``pair_number`` the same of a pair. ``entry_bytes`` is the memory
-    that preparing a layer needs for each of n², or of n times ``rows_at_once`` where it goes by blocks.
+    ``number`` for each of n p; ``pair_entry`` and ``pair_number`` the same of a pair, and ``pair_neighbour`` for each
+    of n k. ``entry_bytes`` is the memory that preparing a layer needs for each of n², or of n times ``rows_at_once``
+    where it goes by blocks.
     """
 
     of_layer: float = 0.0
@@ -53,6 +54,7 @@ class MeasureCost:
     number: float = 0.0
     pair_entry: float = 0.0
     pair_number: float = 0.0
+    pair_neighbour: float = 0.0
     entry_bytes: float = 0.0
     rows_at_once: int = 10**9
 
@@ -62,7 +64,7 @@ _RBF = MeasureCost(of_kernel=2, entry=45, pair_entry=0.7, entry_bytes=34)
 _CCA = MeasureCost(of_layer=22, of_pair=2, of_overlap=16)
 _RANKED = MeasureCost(of_kernel=2, entry=18, sorted_entry=3.8, pair_entry=0.35, entry_bytes=39)
 _UNRANKED = replace(_RANKED, sorted_entry=0)
-_NEIGHBOURS = MeasureCost(of_kernel=2, entry=24, entry_bytes=34, rows_at_once=1024)
+_NEIGHBOURS = MeasureCost(of_kernel=2, entry=24, pair_neighbour=16, entry_bytes=34, rows_at_once=1024)
 _REGRESSION = MeasureCost(of_layer=88, of_pair=20, pair_number=45)
 
 # From the processor time of preparing one layer and comparing two, one thread of a 2-core machine (38 GFLOP/s in
@@ -83,7 +85,7 @@ MEASURE_COSTS = {
     "rsa_euclidean": _RANKED,
     "mutual_knn": _NEIGHBOURS,
     "neighbourhood_jaccard": _NEIGHBOURS,
-    "cknna": MeasureCost(of_kernel=4, entry=32, pair_entry=0.2, entry_bytes=24),
+    "cknna": MeasureCost(of_kernel=4, entry=32, pair_neighbour=28, entry_bytes=24),
     "regression_r2": _REGRESSION,
     "ridge_r2": _REGRESSION,
     "tokenwise_cosine": MeasureCost(number=6.4, pair_number=0.6),
@@ -162,15 +164,17 @@ def similarity_cost(
     captured: tuple[bool, bool] = (False, False),
     device: str = "cpu",
     widths: tuple[int, int] | None = None,
+    layers: tuple[int, int] | None = None,
 ) -> Estimate:
     """Estimate a :class:`RepresentationSimilarity`: capture, matrix, wrong pairings, halves, geometry.
 
-    ``None`` is a side of given vectors, one layer, whose width is its entry of ``widths`` (A, B); without it, that of
-    the other side, or 768. ``sentences`` is how many the corpus has, or the rows of given vectors; ``captured`` says
-    whose hidden states are on disk already.
+    ``None`` is a side of given vectors, whose width is its entry of ``widths`` (A, B); without it, that of the other
+    side, or 768. Its entry of ``layers`` is how many it has; without it, one. ``sentences`` is how many the corpus has,
+    or the rows of given vectors; ``captured`` says whose hidden states are on disk already.
     """
     measure, cost = settings.declaration, MEASURE_COSTS[settings.measure]
-    sides = [_shape(info, other, known) for info, other, known in zip((a, b), (b, a), widths or (0, 0), strict=True)]
+    known = zip((a, b), (b, a), widths or (0, 0), layers or (1, 1), strict=True)
+    sides = [_shape(info, other, width, own) for info, other, width, own in known]
     given = a is None or b is None
     a_sentence = 1 if given else {"token": TOKENS_A_SENTENCE, "word": WORDS_A_SENTENCE}.get(settings.pooling, 1)
     rows = max(2, min(settings.max_rows, sentences * a_sentence))
@@ -184,15 +188,15 @@ def similarity_cost(
     if settings.space == "embedding" and a is not None and b is not None:
         vocabulary = min(a.vocabulary, b.vocabulary)
         both = a.width + b.width
-        products = 2.0 * vocabulary * both**2 + 2.0 * rows * sum(layers * width**2 for layers, width in sides)
+        products = 2.0 * vocabulary * both**2 + 2.0 * rows * sum(count * width**2 for count, width in sides)
         seconds += products / product_rate(device, "float64")
         if measure.needs_shared_coordinates:
-            sides = [(layers, both) for layers, _ in sides]
-    seconds += sum(layers * _seconds(_GEOMETRY, rows, width, width, pairs=0) for layers, width in sides)
+            sides = [(count, both) for count, _ in sides]
+    seconds += sum(count * _seconds(_GEOMETRY, rows, width, width, pairs=0) for count, width in sides)
     halves = settings.halves if sentences >= 4 else 0
     for n, times in ((rows, 1 + settings.null_draws), (rows // 2, halves)):
         seconds += times * _matrix_seconds(measure, cost, n, sides)
-    numbers = sum(layers * width for layers, width in sides)
+    numbers = sum(count * width for count, width in sides)
     number = 8 if settings.standardise or settings.space == "embedding" else 4
     copies = 2 if settings.null_draws or halves else 1
     memory = copies * number * rows * numbers + _matrix_bytes(measure, cost, rows, sides)
@@ -221,11 +225,11 @@ def lens_cost(settings: LogitLens, a: ModelInfo | None, b: ModelInfo | None, dev
     return Estimate(seconds, int(weights + 400e6 * min(1.0, sum(states) * shared * 4 / 400e6)))
 
 
-def _shape(info: ModelInfo | None, other: ModelInfo | None, width: int) -> tuple[int, int]:
+def _shape(info: ModelInfo | None, other: ModelInfo | None, width: int, layers: int) -> tuple[int, int]:
     """Layers and width of one side; hidden states have one layer more than the model has blocks."""
     if info is not None:
         return info.layers + 1, info.width
-    return 1, width or (other.width if other is not None else GIVEN_WIDTH)
+    return layers, width or (other.width if other is not None else GIVEN_WIDTH)
 
 
 def _capture_seconds(info: ModelInfo, tokens: int, device: str) -> float:
@@ -249,14 +253,14 @@ def _matrix_seconds(measure: Measure, cost: MeasureCost, n: int, sides: list[tup
         passes = replace(cost, of_layer=0.0)
         return products / rate + sum(layers * _seconds(passes, n, width, width, pairs=0) for layers, width in sides)
     layers = sum(layers * _seconds(cost, n, width, width, pairs=0) for layers, width in sides)
-    return layers + _seconds(cost, n, p, q, pairs=layers_a * layers_b)
+    return layers + _seconds(cost, n, p, q, pairs=layers_a * layers_b, k=measure.k or 0)
 
 
-def _seconds(cost: MeasureCost, n: int, p: int, q: int, pairs: int) -> float:
+def _seconds(cost: MeasureCost, n: int, p: int, q: int, pairs: int, k: int = 0) -> float:
     """Seconds of preparing one layer, or of comparing ``pairs`` of prepared ones."""
     if pairs:
         products = cost.of_pair * n * p * q + cost.of_overlap * p * q * min(p, q)
-        beside = cost.pair_entry * n * n + cost.pair_number * n * max(p, q)
+        beside = cost.pair_entry * n * n + cost.pair_number * n * max(p, q) + cost.pair_neighbour * n * k
         return float(pairs * (products / product_rate("cpu", "float64") + beside * 1e-9 + CALL_SECONDS))
     products = cost.of_layer * n * p * min(n, p) + cost.of_kernel * n * n * p
     beside = (cost.entry + cost.sorted_entry * math.sqrt(n)) * n * n + cost.number * n * p

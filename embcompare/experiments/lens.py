@@ -28,7 +28,7 @@ class LogitLens(Settings):
     """Read every layer of two models as a distribution over tokens, and compare these layer by layer."""
 
     experiment: ClassVar[str] = "logit-lens"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     result_type: ClassVar[type[Result]] = LogitLensResult
 
     model_a: str = option(model=True, label="Model A", help="Demo model, folder or hub name; it needs a token head.")

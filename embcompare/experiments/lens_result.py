@@ -94,7 +94,8 @@ class LogitLensResult(Result):
     shown_target_b: tuple[str, ...]
     """(T_b,), likewise of B."""
     shown_top_a: tuple[tuple[tuple[str, ...], ...], ...]
-    """(L_a + 1, T_a, m) the m most probable tokens, the most probable first; m is 5, or V where that is less."""
+    """(L_a + 1, T_a, m) the m most probable of the shared tokens, the most probable first; m is 5, or fewer where fewer
+    are shared. As all that is shown, over the shared tokens, renormalised: the distributions that are compared."""
     shown_top_b: tuple[tuple[tuple[str, ...], ...], ...]
     """(L_b + 1, T_b, m), likewise of B."""
     shown_probability_a: np.ndarray
@@ -102,12 +103,16 @@ class LogitLensResult(Result):
     shown_probability_b: np.ndarray
     """(L_b + 1, T_b, m), likewise of B."""
     shown_entropy_a: np.ndarray
-    """(L_a + 1, T_a) float64 entropies."""
+    """(L_a + 1, T_a) float64 entropies over the shared tokens."""
     shown_entropy_b: np.ndarray
     """(L_b + 1, T_b), likewise of B."""
     shown_target_probability_a: np.ndarray
-    """(L_a + 1, T_a) float64 probability of the target; NaN where there is none."""
+    """(L_a + 1, T_a) float64 probability of the target; NaN where there is none or it is not shared."""
     shown_target_probability_b: np.ndarray
+    """(L_b + 1, T_b), likewise of B."""
+    shown_left_out_a: np.ndarray
+    """(L_a + 1, T_a) float64 probability that A gives to tokens that are not shared, special ones among them."""
+    shown_left_out_b: np.ndarray
     """(L_b + 1, T_b), likewise of B."""
     shown_pairs: np.ndarray
     """(M, 2) int64: places in ``shown_a`` and ``shown_b`` at which the models are compared."""
@@ -161,7 +166,7 @@ class LogitLensResult(Result):
         return pd.concat(frames, ignore_index=True)
 
     def sentence_frame(self) -> pd.DataFrame:
-        """Return one row a model, layer and token of the shown sentence: top tokens, entropy, target."""
+        """Return one row a model, layer and token of the shown sentence: top tokens, entropy, target, mass left out."""
         import pandas as pd
 
         rows = []
@@ -170,6 +175,7 @@ class LogitLensResult(Result):
             probability = getattr(self, f"shown_probability_{side}")
             entropy = getattr(self, f"shown_entropy_{side}")
             of_target = getattr(self, f"shown_target_probability_{side}")
+            left_out = getattr(self, f"shown_left_out_{side}")
             for layer, lists in enumerate(getattr(self, f"shown_top_{side}")):
                 for at, top in enumerate(lists):
                     row = {
@@ -181,5 +187,6 @@ class LogitLensResult(Result):
                     }
                     for rank, token in enumerate(top):
                         row |= {f"top{rank + 1}": token, f"p{rank + 1}": probability[layer, at, rank]}
-                    rows.append({**row, "target": targets[at], "p_target": of_target[layer, at]})
+                    row |= {"target": targets[at], "p_target": of_target[layer, at]}
+                    rows.append({**row, "left_out": left_out[layer, at]})
         return pd.DataFrame(rows)

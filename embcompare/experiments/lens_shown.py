@@ -1,4 +1,8 @@
-"""One sentence under the lens, token by token: what each model would say at every layer, and where the two meet."""
+"""One sentence under the lens, token by token: what each model would say at every layer, and where the two meet.
+
+Shown are the distributions that are compared: over the tokens that both vocabularies have, renormalised. What a model
+gives to others, special tokens among them, stands beside them.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +38,18 @@ def shown_sentence(
     a, b = sides
     notices: list[str] = []
     rows, shown = [], []
-    for side in sides:
+    for side, own in zip(sides, shared, strict=True):
         low, high = (int(each) for each in side.states.index.bounds(sentence + 1)[-2:])
         rows.append(np.arange(low, min(high, low + SHOWN)))
-        shown.append(_shown(side, rows[-1], step))
+        shown.append(_shown(side, rows[-1], step, own))
         if high - low > SHOWN:
             notices.append(f"{side.label}: of the shown sentence the first {SHOWN} tokens are shown.")
         if high == low:
             notices.append(f"{side.label} finds no token in the shown sentence.")
+    if any(len(own) < side.rows for side, own in zip(sides, shared, strict=True)):
+        notices.append(
+            "Token by token the sentence is shown with the distributions that are compared, over shared tokens only."
+        )
     pair_a, pair_b = pairs
     inside = np.isin(pair_a, rows[0]) & np.isin(pair_b, rows[1])
     pair_a, pair_b = pair_a[inside], pair_b[inside]
@@ -62,20 +70,24 @@ def shown_sentence(
     return fields, notices
 
 
-def _shown(side: LensSide, rows: np.ndarray, step: int) -> dict[str, Any]:
-    """Return what the result says of one model at the tokens ``rows`` of the shown sentence."""
-    m = min(LISTED, side.rows)
-    tokens = np.empty((side.layers, len(rows), m), dtype=np.int64)
+def _shown(side: LensSide, rows: np.ndarray, step: int, shared: Tensor) -> dict[str, Any]:
+    """Return what the result says of one model at the tokens ``rows`` of the shown sentence, over ``shared`` tokens."""
+    own = shared.cpu().numpy()
+    place = np.full(side.rows, -1, dtype=np.int64)
+    place[own] = np.arange(len(own))
+    target = np.where(side.target[rows] >= 0, place[side.target[rows]], -1)
+    tokens = np.empty((side.layers, len(rows), min(LISTED, len(own))), dtype=np.int64)
     probability = np.empty(tokens.shape)
-    entropy, of_target = np.empty(tokens.shape[:2]), np.empty(tokens.shape[:2])
+    entropy, of_target, left_out = (np.empty(tokens.shape[:2]) for _ in range(3))
     for low in range(0, len(rows), step):
         part = slice(low, low + step)
-        log_p = side.logits(rows[part]).log_softmax(-1)
-        top = distributions.top_tokens(log_p, m)
-        tokens[:, part] = top.cpu().numpy()
+        log_p, mass = distributions.restrict(side.logits(rows[part]).log_softmax(-1), shared)
+        top = distributions.top_tokens(log_p, tokens.shape[2])
+        tokens[:, part] = own[top.cpu().numpy()]
         probability[:, part] = log_p.gather(-1, top).double().exp().cpu().numpy()
         entropy[:, part] = distributions.entropy(log_p).cpu().numpy()
-        of_target[:, part] = np.exp(of_targets(log_p, side.target[rows[part]]))
+        of_target[:, part] = np.exp(of_targets(log_p, target[part]))
+        left_out[:, part] = 1.0 - mass.cpu().numpy()
     return {
         "shown": tuple(side.name(int(token)) for token in side.states.index.token[rows]),
         "shown_target": tuple(side.name(int(token)) if token >= 0 else "" for token in side.target[rows]),
@@ -83,4 +95,5 @@ def _shown(side: LensSide, rows: np.ndarray, step: int) -> dict[str, Any]:
         "shown_probability": probability,
         "shown_entropy": entropy,
         "shown_target_probability": of_target,
+        "shown_left_out": left_out,
     }

@@ -1,4 +1,8 @@
-"""Parameter matches: one pair of layers, its vectors matched one to one, and what each of them says in tokens."""
+"""Parameter matches: one pair of layers, its vectors matched one to one, and what each of them says in tokens.
+
+A matching finds strong pairs in noise too, so the same layers are matched again under permuted vocabularies: what
+unrelated vectors of this many would reach.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.experiments.matches_result import ParameterMatchesResult, off_diagonal_mean, overlaps_of
 from embcompare.experiments.vectors import (
     GROUPS,
     INTERACTIONS,
+    Prepared,
     correlations,
     head_factors,
     meet,
@@ -21,60 +27,21 @@ from embcompare.experiments.vectors import (
     require_group,
 )
 from embcompare.measures.matching import whole
+from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import Tensor
 
     from embcompare.models import LoadedModel
-    from embcompare.spaces import Space
+    from embcompare.spaces import EmbeddingSpace, FeatureSpace, Space
+
+__all__ = ["ParameterMatches", "ParameterMatchesResult"]
 
 TokenLists = tuple[tuple[str, ...], ...]
 Seen = Callable[["Tensor"], "Tensor"]
 
 # An exact matching of more vectors than this takes minutes; wider layers are matched by mutual best partners.
 EXACT_MATCHING = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class ParameterMatchesResult(Result):
-    """The matched vectors of one pair of layers, strongest first."""
-
-    index_a: np.ndarray
-    """(k,) int64: which vector (neuron, column, row, head) of A's layer."""
-    index_b: np.ndarray
-    """(k,) int64: its partner in B's layer."""
-    correlation: np.ndarray
-    """(k,) float64, signed; a partner of negative correlation is read as its negative."""
-    values: np.ndarray
-    """(matched,) float64: |correlation| of every matched pair of the two layers, not only of the k listed."""
-    tokens_a: tuple[tuple[str, ...], ...]
-    """For each listed vector of A, the tokens of largest projection, largest first."""
-    tokens_b: tuple[tuple[str, ...], ...]
-    """For each partner, likewise, read with the sign of the match."""
-    bottom_a: tuple[tuple[str, ...], ...]
-    """For each listed vector of A, the tokens of most negative projection, most negative first; none for heads."""
-    bottom_b: tuple[tuple[str, ...], ...]
-    """For each partner, likewise."""
-    shared_tokens: np.ndarray
-    """(k,) float64: Jaccard overlap of the token lists of both ends, by end and surface string."""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row a listed pair, tokens joined by spaces."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "index_a": self.index_a,
-                "index_b": self.index_b,
-                "correlation": self.correlation,
-                "shared_tokens": self.shared_tokens,
-                "tokens_a": [" ".join(row) for row in self.tokens_a],
-                "tokens_b": [" ".join(row) for row in self.tokens_b],
-                "bottom_a": [" ".join(row) for row in self.bottom_a],
-                "bottom_b": [" ".join(row) for row in self.bottom_b],
-            }
-        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +75,14 @@ class ParameterMatches(Settings):
     top: int = option(10, label="Tokens", low=1, high=100, help="Tokens listed for each vector.")
     small_overlap: bool = option(False, label="Allow a small overlap", help="Go on with few shared tokens.")
     dtype: str = option("float32", label="Precision", choices=("float32", "float64"), help="Of the products.")
+    null_draws: int = option(
+        5,
+        label="Null draws",
+        low=0,
+        high=100,
+        help="Permutations of the vocabulary (feature space: of the features), each matched anew; 0 leaves them out.",
+    )
+    seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of the permutations.")
 
     def compute(self, context: Context) -> ParameterMatchesResult:
         """Correlate, match one to one on |correlation|, and read the strongest pairs in tokens."""
@@ -121,24 +96,25 @@ class ParameterMatches(Settings):
                         f"{name} ({model.spec.label}) has no layer {layer}; its layers are 0 to "
                         f"{model.anatomy.n_layers - 1}."
                     )
-            context.report(0, 3, "reading both layers")
+            context.report(0, self._steps, "reading both layers")
             space, notes = open_space(self, a, b, context.device)
             first = prepare(a.anatomy, self.group, self.layer_a, space, "a", context.device, self.dtype)
             second = prepare(b.anatomy, self.group, self.layer_b, space, "b", context.device, self.dtype)
-            rho = whole(correlations(meet([first], space, "a")[0], meet([second], space, "b")[0])).numpy()
-            context.report(1, 3, "matching vectors")
+            rho = _correlated(first, second, space)
+            context.report(1, self._steps, "matching vectors")
             rows, columns, note = match_vectors(np.abs(rho))
             strength = np.abs(rho[rows, columns])
             order = np.argsort(-strength, kind="stable")[: self.pairs]
             rows_kept, columns_kept = rows[order], columns[order]
             signed = rho[rows_kept, columns_kept]
-            context.report(2, 3, "reading tokens")
+            context.report(2, self._steps, "reading tokens")
             index_a, index_b = first.index[rows_kept], second.index[columns_kept]
             signs = np.where(signed < 0, -1.0, 1.0)
             seen_a, seen_b = self._seen(space)
             tokens_a, bottom_a = self._read(a, self.layer_a, index_a, np.ones(len(order)), seen_a)
             tokens_b, bottom_b = self._read(b, self.layer_b, index_b, signs, seen_b)
-            ends = zip(zip(tokens_a, bottom_a, strict=True), zip(tokens_b, bottom_b, strict=True), strict=True)
+            null = self._null(context, first, second, space)
+        overlaps = overlaps_of(zip(tokens_a, bottom_a, strict=True), zip(tokens_b, bottom_b, strict=True))
         return ParameterMatchesResult(
             index_a=index_a.numpy().astype(np.int64),
             index_b=index_b.numpy().astype(np.int64),
@@ -148,8 +124,50 @@ class ParameterMatches(Settings):
             tokens_b=tokens_b,
             bottom_a=bottom_a,
             bottom_b=bottom_b,
-            shared_tokens=np.array([_jaccard(x, y) for x, y in ends]),
-            notices=(*notes, *note),
+            shared_tokens=np.diag(overlaps).copy(),
+            null_median=null[0],
+            null_strongest=null[1],
+            shared_chance=off_diagonal_mean(overlaps),
+            notices=(*notes, *note, *self._against_null(strength, null)),
+        )
+
+    @property
+    def _steps(self) -> int:
+        return 3 + self.null_draws
+
+    def _null(
+        self, context: Context, first: Prepared, second: Prepared, space: FeatureSpace | EmbeddingSpace
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Match under permutations in the same way; return median and largest |correlation| of each, (draws,) both."""
+        import torch
+
+        if not self.null_draws:
+            return None, None
+        generator = torch.Generator().manual_seed(self.seed)
+        found = np.full((2, self.null_draws), np.nan)
+        for draw in range(self.null_draws):
+            context.report(3 + draw, self._steps, f"null {draw + 1} of {self.null_draws}")
+            permuted = space.permuted(torch.randperm(space.size, generator=generator))
+            strength = np.abs(_correlated(first, second, permuted))
+            rows, columns, _ = match_vectors(strength)
+            if len(rows):
+                matched = strength[rows, columns]
+                found[:, draw] = np.median(matched), matched.max()
+        return found[0], found[1]
+
+    def _against_null(self, strength: np.ndarray, null: tuple[np.ndarray | None, np.ndarray | None]) -> tuple[str, ...]:
+        """Say what unrelated vectors would reach, and how many matched pairs are beyond it."""
+        medians, strongest = null
+        if medians is None or strongest is None or not strength.size or not np.isfinite(strongest).any():
+            return ()
+        what = "features" if self.space == "feature" else "vocabulary"
+        most, total = np.nanmax(strongest), len(strength)
+        beyond = int((strength > most).sum())
+        told = {0: f"none of the {total:,}", total: f"all {total:,}"}.get(beyond, f"{beyond:,} of the {total:,}")
+        return (
+            f"With the {what} permuted ({plural(len(medians), 'draw')}) the matched pairs have a median |correlation| "
+            f"of {np.nanmedian(medians):.3f} and reach {most:.3f}; {told} matched {agree(total, 'pair')} here "
+            f"{agree(total if beyond != 1 else 1, 'is', 'are')} stronger than that.",
         )
 
     def _seen(self, space: Space) -> tuple[Seen, Seen]:
@@ -239,8 +257,6 @@ def _as_it_is(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def _jaccard(x: tuple[tuple[str, ...], ...], y: tuple[tuple[str, ...], ...]) -> float:
-    """Overlap of two pairs of token lists, a token counting only at the end where it stands."""
-    own, other = ({(end, token) for end, tokens in enumerate(ends) for token in tokens} for ends in (x, y))
-    union = own | other
-    return len(own & other) / len(union) if union else float("nan")
+def _correlated(first: Prepared, second: Prepared, space: Space) -> np.ndarray:
+    rho: np.ndarray = whole(correlations(meet([first], space, "a")[0], meet([second], space, "b")[0])).numpy()
+    return rho

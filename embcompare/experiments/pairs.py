@@ -27,8 +27,8 @@ class RepresentationPair(Settings):
     model_b: str = option(
         model=True, vectors=True, label="Model B", help="Demo model, folder, hub name, or vectors/DIGEST."
     )
-    layer_a: int = option(label="Layer of A", low=0, help="0 is the embedding output; given vectors have only that.")
-    layer_b: int = option(label="Layer of B", low=0, help="0 is the embedding output; given vectors have only that.")
+    layer_a: int = option(label="Layer of A", low=0, help="0 is the embedding output, or the first given layer.")
+    layer_b: int = option(label="Layer of B", low=0, help="0 is the embedding output, or the first given layer.")
     space: str = option(
         "feature",
         label="Space",
@@ -37,7 +37,7 @@ class RepresentationPair(Settings):
     )
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("mean", label="Rows", choices=tuple(POOLINGS), help="What a row of the comparison is.")
-    k: int = option(10, label="Neighbours", low=1, high=100, help="Nearest rows looked at.")
+    k: int = option(10, label="Neighbours", low=1, high=500, help="Nearest rows looked at.")
     metric: str = option("cosine", label="Nearness", choices=("cosine", "euclidean"), help="What makes rows near.")
     shown: int = option(400, label="Rows listed", low=1, high=5000, help="Rows listed and drawn; all are computed.")
     standardise: bool = option(
@@ -56,7 +56,12 @@ class RepresentationPair(Settings):
     )
     embedding: str = option("output", label="Embedding", choices=("output", "input"), help="Matrix to read through.")
     max_rows: int = option(4000, label="Rows at most", low=4, high=200_000, help="Whole sentences are drawn.")
-    pairing: str = option("row", label="Pair vectors by", choices=("row", "id"), help="For your own vectors.")
+    pairing: str = option(
+        "auto",
+        label="Pair vectors by",
+        choices=("auto", "row", "id"),
+        help="Your own vectors: auto pairs by id where both sides have ids, else row by row.",
+    )
     small_overlap: bool = option(False, label="Allow a small overlap", help="Go on with few shared tokens.")
     seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of rows, of those listed, and of wrong pairings.")
 

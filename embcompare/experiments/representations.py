@@ -13,105 +13,18 @@ import numpy as np
 
 from embcompare.errors import EmbcompareWarning, Incomparable, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
-from embcompare.experiments.depth import cell_table, depth_agreement, double_centred
+from embcompare.experiments.depth import depth_agreement
+from embcompare.experiments.representations_result import RepresentationSimilarityResult
 from embcompare.experiments.sides import POOLINGS, Pair, Side, check_coordinates, read_pair, wrong_order
 from embcompare.words import plural
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from embcompare.measures import Measure
+
+__all__ = ["RepresentationSimilarity", "RepresentationSimilarityResult"]
 
 DOMINANT = 0.5
 """A share of the variance in one dimension above this draws a warning."""
-
-
-@dataclass(frozen=True, eq=False)
-class RepresentationSimilarityResult(Result):
-    """One measure between all layers; axis 0 is the layer of A, axis 1 that of B, layer 0 the embedding output."""
-
-    values: np.ndarray
-    """(L_a, L_b) float64; NaN where undefined, with its reason in ``reasons``."""
-    null_mean: np.ndarray | None
-    """(L_a, L_b) mean over wrong pairings of the same rows."""
-    null_sd: np.ndarray | None
-    """(L_a, L_b) standard deviation over the wrong pairings, with n - 1."""
-    null_best: np.ndarray | None
-    """(L_a, L_b) the closest that any wrong pairing came."""
-    spread: np.ndarray | None
-    """(L_a, L_b) standard error, from random halves of the sentences."""
-    assignment: np.ndarray
-    """(k, 2) int64: the one-to-one assignment of layers that is closest in total."""
-    depth_rate: float
-    """Share of assigned pairs that join layers of equal relative depth."""
-    depth_chance: float
-    """The same share expected of a random assignment."""
-    depth_p: float
-    """Probability that a random assignment reaches it."""
-    layers_a: tuple[str, ...]
-    """What each layer of A is."""
-    layers_b: tuple[str, ...]
-    """What each layer of B is."""
-    geometry: tuple[str, ...]
-    """Names of the indicators in ``geometry_a`` and ``geometry_b``."""
-    geometry_a: np.ndarray
-    """(L_a, g) float64 indicators of every layer of A in the space compared in."""
-    geometry_b: np.ndarray
-    """(L_b, g) float64, likewise of B."""
-    rows: int
-    """Rows (sentences, words or tokens) compared."""
-    items: int
-    """Sentences they come from."""
-    reasons: tuple[tuple[int, int, str], ...]
-    """Layer of A, layer of B, and why the cell has no value."""
-    higher_is_closer: bool
-    """Direction of the measure."""
-
-    axes: ClassVar[tuple[str, str]] = ("layer of A", "layer of B")
-
-    @property
-    def centred(self) -> np.ndarray:
-        """(L_a, L_b): row and column means taken out."""
-        return double_centred(self.values)
-
-    @property
-    def z(self) -> np.ndarray | None:
-        """(L_a, L_b): closer than the null by so many of its standard deviations; None without a null."""
-        if self.null_mean is None or self.null_sd is None:
-            return None
-        sign = 1.0 if self.higher_is_closer else -1.0
-        with np.errstate(all="ignore"):
-            return np.asarray(np.where(self.null_sd > 0, sign * (self.values - self.null_mean) / self.null_sd, np.nan))
-
-    @property
-    def low(self) -> np.ndarray | None:
-        """(L_a, L_b): lower end of the 95 % interval."""
-        return None if self.spread is None else self.values - 1.96 * self.spread
-
-    @property
-    def high(self) -> np.ndarray | None:
-        """(L_a, L_b): upper end of the 95 % interval."""
-        return None if self.spread is None else self.values + 1.96 * self.spread
-
-    @property
-    def best_match_a(self) -> np.ndarray:
-        """(L_a,) int64: the closest layer of B for each layer of A; -1 where no cell is defined."""
-        return _closest(self.values, self.higher_is_closer)
-
-    @property
-    def best_match_b(self) -> np.ndarray:
-        """(L_b,) int64: the closest layer of A for each layer of B; -1 where no cell is defined."""
-        return _closest(self.values.T, self.higher_is_closer)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row a cell: both layers, value, interval, null, z, assigned or not, reason if undefined."""
-        import pandas as pd
-
-        more = {name: getattr(self, name) for name in ("low", "high", "null_mean", "null_sd", "null_best", "z")}
-        frame = pd.DataFrame(cell_table(self.values, self.assignment, more))
-        why = {(i, j): text for i, j, text in self.reasons}
-        frame["reason"] = [why.get((int(i), int(j)), "") for i, j in zip(frame.layer_a, frame.layer_b, strict=True)]
-        return frame
 
 
 @dataclass(frozen=True)
@@ -128,7 +41,11 @@ class RepresentationSimilarity(Settings):
     model_b: str = option(
         model=True, vectors=True, label="Model B", help="Demo model, folder, hub name, or vectors/DIGEST."
     )
-    measure: str = option("linear_cka", label="Measure", help="One of embcompare.measures.MEASURES.")
+    measure: str = option(
+        "linear_cka",
+        label="Measure",
+        help="How closeness is measured; its card below says what it sees and what it needs.",
+    )
     space: str = option(
         "feature",
         label="Space",
@@ -137,6 +54,13 @@ class RepresentationSimilarity(Settings):
     )
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("mean", label="Rows", choices=tuple(POOLINGS), help="What a row of the comparison is.")
+    k: int = option(
+        10,
+        label="Neighbours",
+        low=1,
+        high=500,
+        help="Nearest rows counted by mutual_knn, neighbourhood_jaccard and cknna; the other measures count none.",
+    )
     standardise: bool = option(
         False, label="Standardise", help="Scale every feature to unit variance first (feature space)."
     )
@@ -157,7 +81,12 @@ class RepresentationSimilarity(Settings):
         20, label="Halves", low=0, high=1000, help="Random halves of the sentences for the interval; 0 leaves it out."
     )
     max_rows: int = option(4000, label="Rows at most", low=4, high=200_000, help="Whole sentences are drawn.")
-    pairing: str = option("row", label="Pair vectors by", choices=("row", "id"), help="For your own vectors.")
+    pairing: str = option(
+        "auto",
+        label="Pair vectors by",
+        choices=("auto", "row", "id"),
+        help="Your own vectors: auto pairs by id where both sides have ids, else row by row.",
+    )
     small_overlap: bool = option(False, label="Allow a small overlap", help="Go on with few shared tokens.")
     seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of rows, wrong pairings, halves and folds.")
 
@@ -173,11 +102,11 @@ class RepresentationSimilarity(Settings):
 
     @property
     def declaration(self) -> Measure:
-        """The declaration of the measure."""
+        """The declaration of the measure, for ``k`` neighbours where it counts any."""
         from embcompare.measures import get_measure
 
         found: Measure = get_measure(self.measure)
-        return found
+        return found.counting(self.k)
 
     def compute(self, context: Context) -> RepresentationSimilarityResult:
         """Read both sides once, then the matrix, its wrong pairings and its halves."""
@@ -199,6 +128,7 @@ class _Run:
             raise Incomparable(
                 f"Only {len(pair.rows)} row can be paired, and a comparison needs several; give more text."
             )
+        self._check_neighbours()
 
     def result(self) -> RepresentationSimilarityResult:
         everything = np.arange(len(self.pair.rows))
@@ -212,6 +142,21 @@ class _Run:
         null = self._null()
         halves = self._halves()
         return self._assemble(found.values, geometry, null, halves)
+
+    def _check_neighbours(self) -> None:
+        """Refuse more neighbours than there are others, and say how many are counted."""
+        n, k = len(self.pair.rows), self.measure.k
+        if k is None:
+            return
+        if n < k + 2:
+            way = f"choose {n - 2} or fewer, or give more rows" if n > 2 else "give more rows"
+            raise Incomparable(
+                f"Neighbours cannot be {k}: with {plural(n, 'row')} every row would be everybody's neighbour; {way}."
+            )
+        self.notices.append(
+            f"{self.measure.label[0].upper()}{self.measure.label[1:]}: the {plural(k, 'nearest row')} of each of {n:,} "
+            f"{'is' if k == 1 else 'are'} counted."
+        )
 
     def _matrix(self, rows_a: np.ndarray, rows_b: np.ndarray, what: str) -> Any:
         from embcompare.measures import layer_matrix
@@ -251,6 +196,12 @@ class _Run:
         draws = self.settings.halves
         if not draws or len(self.names) < 4:
             return None
+        if self.measure.k is not None and len(self.pair.rows) < 2 * (self.measure.k + 2):
+            self.notices.append(
+                f"Half of {len(self.pair.rows):,} rows are too few for {plural(self.measure.k, 'neighbour')}, so there "
+                "is no interval."
+            )
+            return None
         generator = np.random.default_rng([self.settings.seed, 3])
         matrices = []
         for draw in range(draws):
@@ -269,7 +220,7 @@ class _Run:
 
     def _warn_of_size(self) -> None:
         n, p = len(self.pair.rows), max(self.pair.a.width, self.pair.b.width)
-        if "10" in self.measure.needs and n < 10 * p:
+        if self.measure.k is None and "10" in self.measure.needs and n < 10 * p:
             self.notices.append(
                 f"{plural(n, 'row')} for vectors {p} wide are few for {self.measure.label} ({self.measure.needs}): "
                 "unrelated data would not come out unrelated; compare with the null, or choose a debiased measure."
@@ -319,10 +270,6 @@ class _Run:
             items=len(self.names),
             reasons=self.reasons,
             higher_is_closer=closer,
+            k=self.measure.k,
             notices=tuple(self.notices),
         )
-
-
-def _closest(values: np.ndarray, higher_is_closer: bool) -> np.ndarray:
-    ranked = np.where(np.isnan(values), -np.inf, values if higher_is_closer else -values)
-    return np.asarray(np.where(np.isfinite(ranked).any(1), ranked.argmax(1), -1), dtype=np.int64)

@@ -53,7 +53,7 @@ class SideSettings(SpaceSettings, Protocol):
 
     @property
     def pairing(self) -> str:
-        """How a user's vectors are paired, ``"row"`` or ``"id"``."""
+        """How a user's vectors are paired, one of :data:`~embcompare.text.pairing.PAIRINGS`."""
 
     @property
     def max_rows(self) -> int:
@@ -174,8 +174,9 @@ def _require_layers(sides: tuple[LoadedModel | Vectors, LoadedModel | Vectors], 
 
     for side, which, layer in zip(sides, "AB", only or (), strict=False):
         if isinstance(side, Vectors):
-            if layer:
-                raise SettingsError(f"Side {which} ({side.name}) has no layer {layer}; given vectors are layer 0.")
+            if layer >= side.layers:
+                own = "given vectors are layer 0" if side.layers == 1 else f"its layers are 0 to {side.layers - 1}"
+                raise SettingsError(f"Side {which} ({side.name}) has no layer {layer}; {own}.")
             continue
         last = len(stack_of(side).blocks)
         if layer > last:
@@ -248,18 +249,21 @@ def _chosen(items: np.ndarray, settings: SideSettings) -> np.ndarray:
 
 
 def _both_given(settings: SideSettings, context: Context, shared: bool, only: Only | None) -> Pair:
-    from embcompare.text.uploads import pair_vectors
+    from embcompare.text.pairing import pair_vectors
 
     a, b = context.vectors(settings.model_a), context.vectors(settings.model_b)
-    _feature_space_only(settings, shared, a.values.shape[1] == b.values.shape[1])
+    _feature_space_only(settings, shared)
     _require_layers((a, b), only)
     pairing = pair_vectors(a, b, settings.pairing)
     rows = _chosen(np.arange(len(pairing)), settings)
-    sides = [_given_side(v, at[rows]) for v, at in ((a, pairing.rows_a), (b, pairing.rows_b))]
-    notices = (pairing.sentence(), *a.notices, *b.notices)
+    sides = [_given_side(v, at[rows], only, k) for k, (v, at) in enumerate(((a, pairing.rows_a), (b, pairing.rows_b)))]
+    notices = [pairing.sentence(), pairing.warning, *a.notices, *b.notices]
+    if pairing.by == "row" and not pairing.warning and bool(a.ids) != bool(b.ids):
+        with_ids, without = (a, b) if a.ids else (b, a)
+        notices[0] += f" {with_ids.name} has ids and {without.name} has none to pair by."
     named, at = (b, pairing.rows_b) if b.ids and not a.ids else (a, pairing.rows_a)
     names = tuple(named.ids[k] if named.ids else f"row {k}" for k in at[rows].tolist())
-    pair = Pair(sides[0], sides[1], rows, rows, tuple(dict.fromkeys(notices)), names=names)
+    pair = Pair(sides[0], sides[1], rows, rows, tuple(dict.fromkeys(filter(None, notices))), names=names)
     return _finished(settings, pair)
 
 
@@ -268,16 +272,18 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, only: Onl
         raise SettingsError(
             "A file of vectors has one row a sentence, so the model must too: choose pooling mean, last or cls."
         )
-    _feature_space_only(settings, shared, False)
+    _feature_space_only(settings, shared)
     given = context.vectors(settings.model_a if a_given else settings.model_b)
     with context.lease(settings.model_b if a_given else settings.model_a) as model:
         _require_layers((given, model) if a_given else (model, given), only)
         corpus = context.corpus(settings.corpus)
         states = _captured(model, corpus, settings, context)
     if len(given) != len(corpus):
+        way = "row k must be the vector of sentence k, so give the file made from this very text"
+        if given.layers == len(corpus):
+            way = "its first axis, that of the layers, has as many, so save the array with its first two axes swapped"
         raise Incomparable(
-            f"{given.name} has {plural(len(given), 'row')} and the corpus {plural(len(corpus), 'sentence')}; row k "
-            "must be the vector of sentence k, so give the file made from this very text."
+            f"{given.name} has {plural(len(given), 'row')} and the corpus {plural(len(corpus), 'sentence')}; {way}."
         )
     how = settings.pooling
     items = np.flatnonzero(np.isfinite(states.pooled(0, how)).all(1))  # type: ignore[arg-type]
@@ -285,13 +291,13 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, only: Onl
     wanted = _wanted(states, only, int(a_given))
     layers = [states.pooled(k, how)[items[rows]] for k in wanted]  # type: ignore[arg-type]
     own = Side(states.label, layers, tuple(states.layer_label(k) for k in wanted), states.width)
-    other = _given_side(given, items[rows])
-    notices = (*(f"{states.label}: {n}" for n in states.notices), *given.notices)
+    other = _given_side(given, items[rows], only, int(not a_given))
+    notices = (*(f"{states.label}: {n}" for n in states.notices), *_in_order(given, settings), *given.notices)
     sides = (other, own) if a_given else (own, other)
     return _finished(settings, Pair(sides[0], sides[1], items[rows], rows, notices))
 
 
-def _feature_space_only(settings: SideSettings, shared: bool, equal: bool) -> None:
+def _feature_space_only(settings: SideSettings, shared: bool) -> None:
     if settings.space == "embedding" or shared:
         raise Incomparable(
             "A file of vectors comes without a vocabulary to be read through, so it has no embedding space; choose "
@@ -299,8 +305,17 @@ def _feature_space_only(settings: SideSettings, shared: bool, equal: bool) -> No
         )
 
 
-def _given_side(vectors: Vectors, rows: np.ndarray) -> Side:
-    return Side(vectors.name, [vectors.values[rows]], ("given vectors",), int(vectors.values.shape[1]))
+def _in_order(given: Vectors, settings: SideSettings) -> tuple[str, ...]:
+    """Say that ids play no part beside a text, where somebody could think that they did."""
+    if not given.ids and settings.pairing != "id":
+        return ()
+    return (f"Row k of {given.name} is paired with sentence k of the text, which has no ids to pair by.",)
+
+
+def _given_side(vectors: Vectors, rows: np.ndarray, only: Only | None, side: int) -> Side:
+    wanted = range(vectors.layers) if only is None else (only[side],)
+    layers = [vectors.layer(k)[rows] for k in wanted]
+    return Side(vectors.name, layers, tuple(vectors.layer_names[k] for k in wanted), vectors.width)
 
 
 def _finished(settings: SideSettings, pair: Pair) -> Pair:

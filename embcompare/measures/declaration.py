@@ -73,6 +73,7 @@ class Measure:
     ``state_bytes(n, p)`` the memory of one layer's state. ``options`` are what this entry fixes, and can be overridden.
     ``invariances`` hold for a change of either layer, ``of_first`` and ``of_second`` for one of the two only.
     ``matrix(layers_a, layers_b, **options)``, where there is one, does all pairs faster than one by one.
+    ``for_k(k)``, where there is one, declares the same measure for another number of neighbours.
     """
 
     name: str
@@ -98,6 +99,19 @@ class Measure:
     matrix: Callable[..., Any] | None = None
     needs_shared_coordinates: bool = False
     stochastic: bool = False
+    for_k: Callable[[int], Measure] | None = None
+
+    @property
+    def k(self) -> int | None:
+        """Neighbours of a sample that are counted; None for a measure that counts none."""
+        return self.options["k"] if self.for_k is not None else None
+
+    def counting(self, k: int) -> Measure:
+        """Return this measure with ``k`` neighbours, everything it says of itself included; itself if it counts none.
+
+        Raises :class:`~embcompare.errors.SettingsError` for a ``k`` that is no whole number of at least 1.
+        """
+        return self if self.for_k is None or k == self.k else self.for_k(k)
 
     @property
     def non_invariances(self) -> frozenset[Invariance]:

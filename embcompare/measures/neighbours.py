@@ -136,7 +136,7 @@ def compare_cknna(a: LocalKernel, b: LocalKernel) -> float:
     return float(np.sum(shared.data * a.kernel[rows, columns] * b.kernel[rows, columns])) / (a.own * b.own)
 
 
-def _check(k: int, metric: str) -> None:
+def _check(k: int, metric: str = "cosine") -> None:
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise SettingsError(f"k, the number of neighbours, is a whole number of at least 1; got {k!r}.")
     if metric not in ("cosine", "euclidean"):
@@ -149,26 +149,29 @@ _DIRECTIONS = frozenset(
 )
 
 
-def _declare(name: str, label: str, formula: str, meaning: str, source: str, *faces: Any) -> Measure:
+def _declare(name: str, label: str, formula: str, meaning: str, source: str, *faces: Any, k: int = 10) -> Measure:
+    """Declare a measure of ``k`` neighbours; ``{k}`` in the formula stands for the number."""
+    _check(k)
     function, prepare, compare = faces
     return Measure(
         name,
         label,
-        formula,
+        formula.format(k=k),
         meaning,
         -1.0 if name == "cknna" else 0.0,
         1.0,
         True,
         _DIRECTIONS,
-        "n ≥ k + 2 = 12",
-        lambda p, q: 12,
+        f"n ≥ k + 2 = {k + 2}",
+        lambda p, q: k + 2,
         "n² p a layer, " + ("n k a pair, n² memory" if name == "cknna" else "n k a pair"),
-        (lambda n, p: 8 * n * n + 120 * n) if name == "cknna" else (lambda n, p: 120 * n),
+        (lambda n, p: 8 * n * n + 12 * k * n) if name == "cknna" else (lambda n, p: 12 * k * n),
         source,
         function,
         prepare,
         compare,
-        {"k": 10},
+        {"k": k},
+        for_k=lambda other: _declare(name, label, formula, meaning, source, *faces, k=other),
     )
 
 
@@ -176,7 +179,7 @@ MEASURES = (
     _declare(
         "mutual_knn",
         "mutual nearest neighbours",
-        "1/(n k) Σᵢ |N_X(i) ∩ N_Y(i)|, k = 10, by cosine",
+        "1/(n k) Σᵢ |N_X(i) ∩ N_Y(i)|, k = {k}, by cosine",
         "What share of a sample's nearest samples is the same in both layers? Chance is k/(n-1).",
         "Huh et al. 2024",
         mutual_knn,
@@ -186,7 +189,7 @@ MEASURES = (
     _declare(
         "neighbourhood_jaccard",
         "neighbourhood Jaccard",
-        "1/n Σᵢ |N_X(i) ∩ N_Y(i)| / |N_X(i) ∪ N_Y(i)|, k = 10, by cosine",
+        "1/n Σᵢ |N_X(i) ∩ N_Y(i)| / |N_X(i) ∪ N_Y(i)|, k = {k}, by cosine",
         "As mutual nearest neighbours, in proportion to all samples that are near in either layer.",
         "Klabunde et al. 2025",
         neighbourhood_jaccard,
@@ -196,7 +199,7 @@ MEASURES = (
     _declare(
         "cknna",
         "CKNNA",
-        "Σ αᵢⱼ K̄ᵢⱼ L̄ᵢⱼ / √(Σ αᵢⱼ K̄ᵢⱼ² Σ αᵢⱼ L̄ᵢⱼ²), α: mutual 10 nearest neighbours, K̄ row-centred cosines",
+        "Σ αᵢⱼ K̄ᵢⱼ L̄ᵢⱼ / √(Σ αᵢⱼ K̄ᵢⱼ² Σ αᵢⱼ L̄ᵢⱼ²), α: mutual {k} nearest neighbours, K̄ row-centred cosines",
         "Linear CKA among near samples only: do both layers agree on how near the nearest are?",
         "Huh et al. 2024, appendix A",
         cknna,

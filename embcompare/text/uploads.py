@@ -1,7 +1,8 @@
 """A user's own vectors, from npy, npz, safetensors or parquet: bounded before anything is read, never unpickled.
 
-A file says in its header how much it holds. That is compared with the bound first, so that neither a file of a
-gigabyte nor a small archive that unpacks to one takes memory.
+One layer is an array of (rows, width), several are a stack of (layers, rows, width). A file says in its header how
+much it holds. That is compared with the bound first, so that neither a file of a gigabyte nor a small archive that
+unpacks to one takes memory.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from typing import BinaryIO
 
 import numpy as np
 
-from embcompare.errors import Incomparable, InputError, SettingsError
+from embcompare.errors import InputError, SettingsError
 from embcompare.text.parquetfiles import read_parquet
 from embcompare.text.vectorfiles import ID_CHARACTERS, Read, kind_in_words, read_npy, read_npz, read_safetensors
-from embcompare.words import agree, apart, one_line, plural
+from embcompare.words import apart, one_line, plural
 
 MAX_VECTOR_BYTES = 256 * 2**20
 """Bytes of a file, and of the vectors in it once unpacked."""
 
+MAX_LAYERS = 512
+"""Layers of a stack; more are rows whose axis stands in the wrong place."""
+
 _SHOWN = 5
+_SWAP = "save the array with its first two axes swapped, as numpy.swapaxes(x, 0, 1) does"
 _READERS: dict[str, Callable[..., Read]] = {
     "npy": read_npy,
     "npz": read_npz,
@@ -52,11 +57,12 @@ SUFFIXES = tuple(_READERS)
 """Kinds of files that vectors can be read from."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Vectors:
-    """One vector a row, ``values`` (n, d), float32 or float64, finite and read-only.
+    """One vector a row, ``values`` (n, d) or, for several layers, (L, n, d): float32 or float64, finite, read-only.
 
-    ``ids`` is empty or holds a different name for each row; ``digest`` is the SHA-256 of values and ids.
+    ``ids`` is empty or holds a different name for each row; ``digest`` is the SHA-256 of values and ids. A stack of
+    one layer becomes (n, d).
     """
 
     name: str
@@ -70,10 +76,11 @@ class Vectors:
         object.__setattr__(self, "ids", ids)
         if not ids:
             return
-        if len(ids) != len(self.values):
-            raise InputError(
-                f"{self.name} has {plural(len(ids), 'id')} for {plural(len(self.values), 'row')}; give one for each."
-            )
+        if len(ids) != len(self):
+            way = "give one for each"
+            if len(ids) == self.layers > 1:
+                way = f"they fit the first axis, which is that of the layers: {_SWAP}"
+            raise InputError(f"{self.name} has {plural(len(ids), 'id')} for {plural(len(self), 'row')}; {way}.")
         if any(len(each) > ID_CHARACTERS for each in ids):
             raise InputError(f"{self.name} has an id of more than {ID_CHARACTERS:,} characters; give shorter ones.")
         if len(set(ids)) < len(ids):
@@ -82,7 +89,42 @@ class Vectors:
             raise InputError(f"{self.name} has the id '{one_line(twice)}' more than once; each row needs its own.")
 
     def __len__(self) -> int:
-        return len(self.values)
+        return int(self.values.shape[-2])
+
+    def __repr__(self) -> str:
+        """Return name, shape in words and dtype; never the numbers."""
+        ids = ", with ids" if self.ids else ""
+        return f"Vectors({self.name!r}, {self.size_in_words()}, {self.values.dtype}{ids})"
+
+    @property
+    def layers(self) -> int:
+        """Layers of the stack, L; 1 where ``values`` is (n, d)."""
+        return len(self.values) if self.values.ndim == 3 else 1
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector, d."""
+        return int(self.values.shape[-1])
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """(L,): what each layer is called; a single one is ``given vectors``."""
+        if self.layers == 1:
+            return ("given vectors",)
+        return tuple(f"given layer {k}" for k in range(self.layers))
+
+    def layer(self, k: int) -> np.ndarray:
+        """Return the vectors (n, d) of layer ``k``, counted from 0; raises :class:`SettingsError` for no such layer."""
+        if not 0 <= k < self.layers:
+            own = "given vectors are layer 0" if self.layers == 1 else f"its layers are 0 to {self.layers - 1}"
+            raise SettingsError(f"{self.name} has no layer {k}; {own}.")
+        found: np.ndarray = self.values[k] if self.values.ndim == 3 else self.values
+        return found
+
+    def size_in_words(self) -> str:
+        """Return how many vectors of how many numbers: ``1,000 × 768``, ``13 layers of 1,000 × 768``."""
+        layers = f"{self.layers:,} layers of " if self.layers > 1 else ""
+        return f"{layers}{len(self):,} × {self.width:,}"
 
     @property
     def digest(self) -> str:
@@ -91,62 +133,6 @@ class Vectors:
         total.update(np.ascontiguousarray(self.values).data)
         total.update(json.dumps(self.ids).encode())
         return total.hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class Pairing:
-    """Rows of two sets that stand for the same thing: ``rows_a`` and ``rows_b`` are int64 of one length.
-
-    ``coverage_a`` is the share of A's rows that have a partner.
-    """
-
-    rows_a: np.ndarray
-    rows_b: np.ndarray
-    by: str
-    coverage_a: float
-    coverage_b: float
-
-    def __len__(self) -> int:
-        return len(self.rows_a)
-
-    def sentence(self) -> str:
-        """Return what was paired, for a person."""
-        if self.by == "row":
-            many = f"All {len(self):,} rows are paired in their order."
-            return "The one row of each is paired." if len(self) == 1 else many
-        return (
-            f"{plural(len(self), 'row')} {agree(len(self), 'is', 'are')} paired by id: {self.coverage_a:.1%} of the "
-            f"first and {self.coverage_b:.1%} of the second; the rest is left out."
-        )
-
-
-def pair_vectors(a: Vectors, b: Vectors, by: str = "row") -> Pairing:
-    """Pair rows in their order (``"row"``) or by equal ids (``"id"``, in the order of ``a``).
-
-    Raises ``Incomparable`` when the numbers of rows differ, when ids are missing, or when none is shared.
-    """
-    if by not in ("row", "id"):
-        raise SettingsError(f"Rows cannot be paired by {by!r}; choose row or id.")
-    if by == "row":
-        if len(a) != len(b):
-            raise Incomparable(
-                f"{a.name} has {plural(len(a), 'row')} and {b.name} has {len(b):,}, so they cannot be paired in their "
-                "order; give files with equally many rows, or ids in both."
-            )
-        rows = np.arange(len(a), dtype=np.int64)
-        return Pairing(rows, rows, by, 1.0, 1.0)
-    for side in (a, b):
-        if not side.ids:
-            raise Incomparable(f"{side.name} has no ids to pair by; add an array or column called ids, or pair by row.")
-    at_b = {name: row for row, name in enumerate(b.ids)}
-    pairs = [(row, at_b[name]) for row, name in enumerate(a.ids) if name in at_b]
-    if not pairs:
-        raise Incomparable(
-            f"{a.name} and {b.name} share no id (the first begins with '{one_line(a.ids[0])}', the second with "
-            f"'{one_line(b.ids[0])}'); give both the same names, or pair by row."
-        )
-    chosen = np.array(pairs, dtype=np.int64)
-    return Pairing(chosen[:, 0], chosen[:, 1], by, len(pairs) / len(a), len(pairs) / len(b))
 
 
 def read_vectors(
@@ -160,13 +146,16 @@ def read_vectors(
 ) -> Vectors:
     """Return the vectors of a file, ``suffix`` being npy, npz, safetensors or parquet.
 
-    ``array`` names the array of an npz or safetensors file, or the list column of a parquet file; it is not needed
-    where only one is fit. ``ids`` names what holds the ids: not needed where it is called ids or id; an npy file has
-    none. A parquet file may also hold one numeric column a dimension. Half precision and small integers become
-    float32, other integers float64.
+    An array of two dimensions is one layer, (rows, width), one of three a stack of layers, (layers, rows, width); a
+    notice says how a stack was read. ``array`` names the array of an npz or safetensors file, or the list column of a
+    parquet file, which has no stacks; it is not needed where only one is fit. With a star, as in ``layer_*``, it names
+    several arrays of one shape (rows, width), which are stacked in the order of their numbers. ``ids`` names what holds
+    the ids: not needed where it is called ids or id; an npy file has none. A parquet file may also hold one numeric
+    column a dimension. Half precision and small integers become float32, other integers float64.
 
     Raises :class:`InputError` when the file is too large, damaged, holds objects, text or complex numbers, has no
-    array of two dimensions, or a row with NaN or infinite values; ``SettingsError`` for a name that is not there.
+    array of two or three dimensions, more than ``MAX_LAYERS`` layers, or a row with NaN or infinite values;
+    ``SettingsError`` for a name that is not there.
     """
     kind = suffix.lower().lstrip(".")
     if kind not in SUFFIXES:
@@ -185,7 +174,7 @@ def _read(kind: str, file: BinaryIO, array: str | None, ids: str | None, name: s
         raise InputError(f"{name} has {has}; at most {most} are read, so give fewer rows or float32.")
     try:
         values, names = _READERS[kind](file, size, array, ids, name, max_bytes)
-        return Vectors(name, values, names)
+        return Vectors(name, values, names, _how_read(name, values.shape, array))
     except (InputError, SettingsError):
         raise
     except MemoryError as error:
@@ -193,6 +182,20 @@ def _read(kind: str, file: BinaryIO, array: str | None, ids: str | None, name: s
     # Every reader has its own way of saying that the bytes are no such file, none of them for people.
     except Exception as error:
         raise InputError(f"{name} cannot be read: {_unreadable(kind, file)}.") from error
+
+
+def _how_read(name: str, shape: tuple[int, ...], array: str | None) -> tuple[str, ...]:
+    """Say which axis of a stack was taken for what, and what to do where that looks wrong."""
+    if len(shape) != 3:
+        return ()
+    layers, rows, width = shape
+    read = f"read as {plural(layers, 'layer')} of {plural(rows, 'row')}, {plural(width, 'number')} wide"
+    if array is not None and "*" in array:
+        return (f"The arrays '{one_line(array)}' of {name}, in the order of their numbers, are {read}.",)
+    said = f"{name} has the shape {shape} and is {read}."
+    if layers > rows:
+        said += f" There are more layers than rows; if the first axis is that of the rows, {_SWAP}."
+    return (said,)
 
 
 def _unreadable(kind: str, file: BinaryIO) -> str:
@@ -208,16 +211,26 @@ def _unreadable(kind: str, file: BinaryIO) -> str:
 
 
 def _checked(name: str, values: np.ndarray) -> np.ndarray:
-    """Return ``values`` as read-only float32 or float64 of two dimensions, finite in every row."""
+    """Return ``values`` as read-only float32 or float64, (n, d) or (L, n, d) with L > 1, finite in every row."""
     if values.dtype.kind not in "fiu":
         raise InputError(f"{name} holds {kind_in_words(values.dtype)}, not real numbers; save it as float32.")
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{name} has the shape {values.shape}; vectors need one row each, as in (1000, 768).")
+    if values.ndim not in (2, 3) or 0 in values.shape:
+        raise InputError(
+            f"{name} has the shape {values.shape}; vectors need one row each, as in (1000, 768), and layers of them an "
+            "axis before the rows, as in (13, 1000, 768)."
+        )
+    if values.ndim == 3 and len(values) > MAX_LAYERS:
+        raise InputError(
+            f"{name} has the shape {values.shape}, which would be {len(values):,} layers, and at most {MAX_LAYERS} are "
+            f"read; if the first axis is that of the rows, {_SWAP}."
+        )
+    values = values[0] if values.ndim == 3 and len(values) == 1 else values
     values = values.astype(np.result_type(values.dtype, np.float32), copy=False)
     if values.dtype not in (np.float32, np.float64):
         values = values.astype(np.float64)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    finite = np.isfinite(values).all(axis=-1)
+    bad = np.flatnonzero(~finite.reshape(-1, finite.shape[-1]).all(axis=0))
     if len(bad):
         shown = ", ".join(f"{row:,}" for row in bad[:_SHOWN])
         more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""

@@ -1,16 +1,18 @@
 """Readers of vector files: what a header announces is checked first, and only then are the values read.
 
-Each takes an open file, its size, the names of the array and of the ids or None, what to call the file in messages,
-and the most bytes that the values may take; each gives the values and the ids.
+Each takes an open file, its size, the names of the array (or a pattern of several) and of the ids or None, what to
+call the file in messages, and the most bytes that the values may take; each gives the values and the ids.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -88,7 +90,8 @@ def read_npz(file: BinaryIO, size: int, array: str | None, ids: str | None, name
             _check_member(info, name, max_bytes)
             with archive.open(info) as member:
                 headers[key] = _npy_header(member, f"{one_line(key)} in {name}")
-        key, id_key = _pick(headers, array, ids, name)
+        keys, id_key = _pick(headers, array, ids, name)
+        _bound_together(headers, keys, name, max_bytes)
 
         def load(which: str) -> np.ndarray:
             called = f"{one_line(which)} in {name}"
@@ -99,7 +102,7 @@ def read_npz(file: BinaryIO, size: int, array: str | None, ids: str | None, name
                 member.read(1)  # the checksum is compared at the end
             return loaded
 
-        return load(key), () if id_key is None else _as_ids(load(id_key), name)
+        return _together([load(key) for key in keys]), () if id_key is None else _as_ids(load(id_key), name)
 
 
 def _check_member(info: zipfile.ZipInfo, name: str, max_bytes: int) -> None:
@@ -119,25 +122,27 @@ def _check_member(info: zipfile.ZipInfo, name: str, max_bytes: int) -> None:
 def read_safetensors(file: BinaryIO, size: int, array: str | None, ids: str | None, name: str, max_bytes: int) -> Read:
     """Read a safetensors file; bfloat16 becomes float32."""
     headers = _tensors(file, size, name)
-    key, id_key = _pick(headers, array, ids, name)
-    for which in filter(None, (key, id_key)):
+    keys, id_key = _pick(headers, array, ids, name)
+    _bound_together(headers, keys, name, max_bytes)
+    for which in filter(None, (*keys, id_key)):
         _fit(headers[which], f"{one_line(which)} in {name}", max_bytes, text=which == id_key)
     file.seek(0)
     data = file.read()
-    if headers[key].kind == "BF16":
+    if any(headers[key].kind == "BF16" for key in keys):
         from safetensors.torch import load as load_torch
 
         tensors = load_torch(data)
-        values = tensors[key].float().numpy()
+        whole = [tensors[key].float() if headers[key].kind == "BF16" else tensors[key] for key in keys]
+        values = _together([each.numpy() for each in whole])
         return values, () if id_key is None else _as_ids(tensors[id_key].numpy(), name)
     from safetensors import deserialize
 
-    found = {each: item for each, item in deserialize(data) if each in (key, id_key)}
+    found = {each: item for each, item in deserialize(data) if each in (*keys, id_key)}
 
     def plain(which: str) -> np.ndarray:
         return np.frombuffer(found[which]["data"], headers[which].dtype).reshape(headers[which].shape)
 
-    return plain(key), () if id_key is None else _as_ids(plain(id_key), name)
+    return _together([plain(key) for key in keys]), () if id_key is None else _as_ids(plain(id_key), name)
 
 
 def _tensors(file: BinaryIO, size: int, name: str) -> dict[str, Announced]:
@@ -165,19 +170,60 @@ def _tensors(file: BinaryIO, size: int, name: str) -> dict[str, Announced]:
     return found
 
 
-def _pick(headers: dict[str, Announced], array: str | None, ids: str | None, name: str) -> tuple[str, str | None]:
-    """Return which array holds the vectors and which the ids, if any."""
+Picked = tuple[tuple[str, ...], str | None]
+
+
+def _pick(headers: dict[str, Announced], array: str | None, ids: str | None, name: str) -> Picked:
+    """Return which arrays hold the vectors, several where ``array`` is a pattern, and which the ids, if any."""
     id_key = find_ids(list(headers), ids, name)
     listed = named([f"{one_line(key)} {_shape(item.shape)} {item.kind}" for key, item in headers.items()])
     if array is not None:
-        if array not in headers:
-            raise SettingsError(f"{name} has no array '{one_line(array)}'; it holds {listed}.")
-        return array, id_key
-    flat = [key for key, item in headers.items() if len(item.shape) == 2 and key != id_key]
-    if len(flat) != 1:
-        what = "no array of two dimensions" if not flat else f"{len(flat)} arrays of two dimensions; say which to use"
-        raise (SettingsError if flat else InputError)(f"{name} holds {what}: it holds {listed}.")
-    return flat[0], id_key
+        if array in headers:
+            return (array,), id_key
+        if "*" in array:
+            return _layers(headers, array, id_key, name, listed), id_key
+        raise SettingsError(f"{name} has no array '{one_line(array)}'; it holds {listed}.")
+    fit = [key for key, item in headers.items() if len(item.shape) in (2, 3) and key != id_key]
+    if len(fit) != 1:
+        flat = bool(fit) and all(len(headers[key].shape) == 2 for key in fit)
+        of = "of two dimensions" if flat else "of two or three dimensions"
+        what = f"no array {of}" if not fit else f"{len(fit)} arrays {of}; say which to use"
+        raise (SettingsError if fit else InputError)(f"{name} holds {what}: it holds {listed}.")
+    return (fit[0],), id_key
+
+
+def _layers(headers: dict[str, Announced], pattern: str, id_key: str | None, name: str, listed: str) -> tuple[str, ...]:
+    """Return the arrays of two dimensions that a pattern such as ``layer_*`` means, in the order of their numbers."""
+    found = [
+        key
+        for key, item in headers.items()
+        if fnmatchcase(key, pattern.replace("[", "[[]")) and len(item.shape) == 2 and key != id_key
+    ]
+    if not found:
+        raise SettingsError(f"{name} has no array of two dimensions like '{one_line(pattern)}'; it holds {listed}.")
+    if len({headers[key].shape for key in found}) > 1:
+        raise InputError(
+            f"The arrays like '{one_line(pattern)}' in {name} have different shapes, and layers of one stack have the "
+            f"same; it holds {listed}."
+        )
+    return tuple(sorted(found, key=_by_number))
+
+
+def _by_number(key: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", key) if part]
+
+
+def _bound_together(headers: dict[str, Announced], keys: tuple[str, ...], name: str, max_bytes: int) -> None:
+    """Refuse arrays that are small enough one by one and together are not."""
+    if len(keys) > 1:
+        total = sum(_fit(headers[key], f"{one_line(key)} in {name}", max_bytes) for key in keys)
+        total = max(total, 4 * sum(math.prod(headers[key].shape) for key in keys))
+        if total > max_bytes:
+            raise too_much(name, total, max_bytes)
+
+
+def _together(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.stack(arrays)
 
 
 def find_ids(names: Sequence[str], ids: str | None, name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import zipfile
 from typing import Any, BinaryIO
 
@@ -43,12 +44,19 @@ def arrays(file: BinaryIO, suffix: str) -> list[str]:
     """
     readers = {"npz": _npz, "safetensors": _safetensors, "parquet": _parquet}
     try:
-        return readers[suffix](file)[:MOST] if suffix in readers else []
+        names = readers[suffix](file)[:MOST] if suffix in readers else []
+        return [*_stacks(names), *names] if suffix in ("npz", "safetensors") else names
     # A damaged file has no names to offer; its reader says what is wrong with it.
     except Exception:
         return []
     finally:
         file.seek(0)
+
+
+def _stacks(names: list[str]) -> list[str]:
+    """Return what several numbered arrays can be asked for by: ``layer_*`` for layer_0, layer_1, ..."""
+    stems = [match[1] for name in names if (match := re.fullmatch(r"(.*?[^0-9])\d+", name))]
+    return [f"{stem}*" for stem in dict.fromkeys(stems) if stems.count(stem) > 1]
 
 
 def _npz(file: BinaryIO) -> list[str]:

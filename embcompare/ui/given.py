@@ -93,7 +93,7 @@ def remember_text(name: str, found: Corpus) -> None:
 
 def remember_vectors(name: str, found: Vectors) -> None:
     """Remember kept vectors as this session's own."""
-    _remember(VECTORS, name, f"{found.name} · {len(found):,} × {found.values.shape[1]:,}")
+    _remember(VECTORS, name, f"{found.name} · {found.size_in_words()}")
 
 
 def sentences(count: int) -> str:

@@ -191,8 +191,9 @@ def _text_form(key: str) -> None:
 def _vectors_form(key: str) -> None:
     turn = _turn(key)
     st.markdown(
-        "One vector a row. Against a model, row *k* belongs to sentence *k* of the text; against another file, rows "
-        "are paired in their order or by id."
+        "One vector a row, (rows, width), or a stack of layers, (layers, rows, width). Against a model, row *k* "
+        "belongs to sentence *k* of the text; against another file, rows are paired by id where both "
+        "have ids, else in their order."
     )
     file = st.file_uploader(
         _kinds(uploads.SUFFIXES),

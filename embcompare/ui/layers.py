@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -71,7 +72,8 @@ def choose(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
 def settings_of(settings: ParameterAlignment, layers: tuple[int, int]) -> ParameterMatches:
     """Return the settings that match the vectors of one cell of an alignment."""
     known = {item.name for item in dataclasses.fields(ParameterMatches)}
-    shared = {name: value for name, value in settings.to_dict().items() if name in known}
+    own_null = ("null_draws", "seed")  # a matching is dearer than a score, and has a null of its own
+    shared = {name: value for name, value in settings.to_dict().items() if name in known and name not in own_null}
     return ParameterMatches(layer_a=layers[0], layer_b=layers[1], **shared)
 
 
@@ -144,7 +146,7 @@ def _show(settings: ParameterMatches, result: ParameterMatchesResult) -> None:
     with left:
         st.markdown("**How strong the matches are**")
         st.altair_chart(
-            charts.histogram(result.values, "|ρ| of matched pairs"),
+            charts.histogram(result.values, "|ρ| of matched pairs", marks=_chance(result)),
             key="matches.histogram",
             alt=plain_alt(settings, result),
         )
@@ -177,6 +179,16 @@ def _onward(settings: ParameterMatches, result: ParameterMatchesResult, rows: li
                     "vector": f"{side}.{settings.group}.{layer}.{index}",
                 },
             )
+
+
+def _chance(result: ParameterMatchesResult) -> dict[str, float]:
+    """Return what a matching reaches by chance: its median, and its strongest pair in any draw."""
+    if result.null_median is None or result.null_strongest is None or not np.isfinite(result.null_strongest).any():
+        return {}
+    return {
+        "median by chance": float(np.nanmedian(result.null_median)),
+        "strongest by chance": float(np.nanmax(result.null_strongest)),
+    }
 
 
 def plain_alt(settings: ParameterMatches, result: ParameterMatchesResult) -> str:

@@ -255,8 +255,8 @@ def _sentence(asked: LogitLens, result: LogitLensResult) -> None:
                 alt=f"Best token of each layer, tokens {first} to {first + len(tokens) - 1}; the last layer's: {last}.",
             )
     st.caption(
-        f"In each cell the most probable {result.target}; dark to bright: its probability, from 0 to 1. Hover for the "
-        "five most probable."
+        f"In each cell the most probable {result.target} of the shared tokens; dark to bright: its probability, from 0 "
+        "to 1. Hover for the five most probable."
     )
 
 

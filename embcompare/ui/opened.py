@@ -41,7 +41,7 @@ def _vocabulary(tab: str, **renamed: str) -> Opened:
 
 OPENED_ON: dict[str, Opened] = {
     "parameter-alignment": Opened(PARAMETERS),
-    "parameter-matches": Opened(PARAMETERS),
+    "parameter-matches": Opened(PARAMETERS, {}, {"null_draws": "", "seed": ""}),
     "representation-similarity": Opened(REPRESENTATIONS, {"tab": "matrix"}),
     "representation-pair": Opened(REPRESENTATIONS, {"tab": "matrix"}),
     "logit-lens": Opened(REPRESENTATIONS, {"tab": "lens"}, {name: f"lens_{name}" for name in lens.OWN}),

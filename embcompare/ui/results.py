@@ -7,19 +7,18 @@ from datetime import UTC, datetime
 import pandas as pd
 import streamlit as st
 
+from embcompare import entries as entries_
 from embcompare.errors import EmbcompareError, StoreError
-from embcompare.experiments import settings_type
 from embcompare.models import ModelSpec, policy
 from embcompare.shelf import digest_of
 from embcompare.store import Entry, Store
-from embcompare.ui import exports, given, keptlist, links, runs
+from embcompare.ui import exports, given, keptlist, runs
 from embcompare.ui.opened import NAMES, link_of
 from embcompare.ui.page import plain
 from embcompare.words import in_words, plural
 
 LISTED = 12
 """Results that the list on a small screen shows at first, and that each press adds."""
-_MODELS = ("model_a", "model_b", "model")
 # A table needs width; where there is none, the same results are a list.
 _STYLE = """<style>
 .st-key-results_list { display: none; }
@@ -79,15 +78,15 @@ def name_of(entry: Entry) -> str:
 
 def pair_of(entry: Entry) -> str:
     """Return the two sides of a result in words."""
-    return " and ".join(_label(entry, name) for name in _MODELS if name in entry.settings)
+    return " and ".join(entries_.sides(entry, _called))
 
 
 def _table(entries: list[Entry]) -> Entry | None:
     frame = pd.DataFrame(
         {
             "experiment": [name_of(entry) for entry in entries],
-            "A": [_label(entry, "model_a" if "model_a" in entry.settings else "model") for entry in entries],
-            "B": [_label(entry, "model_b") for entry in entries],
+            "A": [entries_.sides(entry, _called)[0] for entry in entries],
+            "B": [[*entries_.sides(entry, _called), "–"][1] for entry in entries],
             "settings": [described(entry) for entry in entries],
             "size": [in_words(entry.bytes) for entry in entries],
             "created": [datetime.fromtimestamp(entry.created, UTC) for entry in entries],
@@ -157,28 +156,18 @@ def _show_more() -> None:
     st.session_state["results.listed"] += LISTED
 
 
-def _label(entry: Entry, name: str) -> str:
-    value = str(entry.settings.get(name, "–"))
-    if digest_of(value):
-        return given.called(value)
+def _called(name: str) -> str:
+    if digest_of(name):
+        return given.called(name)
     try:
-        return ModelSpec.parse(value).label
+        return ModelSpec.parse(name).label
     except EmbcompareError:
-        return value
+        return name
 
 
 def described(entry: Entry) -> str:
     """Return an entry's settings other than the models and the defaults, as one line."""
-    try:
-        fields = settings_type(entry.experiment).__dataclass_fields__
-    except EmbcompareError:
-        fields = {}
-    changed = [
-        f"{name}={given.called(links.text(value))}"
-        for name, value in entry.settings.items()
-        if name not in _MODELS and (name not in fields or fields[name].default != value)
-    ]
-    return ", ".join(changed) or "all defaults"
+    return entries_.described(entry, given.called)
 
 
 def _actions(store: Store, entry: Entry, *, opening: bool = True) -> None:

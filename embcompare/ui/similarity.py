@@ -71,7 +71,7 @@ def names_of_choices() -> dict[str, dict[Any, str]]:
             "word": "Words",
         },
         "embedding": {"output": "Output (unembedding)", "input": "Input"},
-        "pairing": {"row": "Row number", "id": "Id"},
+        "pairing": {"auto": "Id where both have ids, else row", "row": "Row number", "id": "Id"},
     }
 
 
@@ -133,8 +133,11 @@ def form() -> tuple[RepresentationSimilarity, Infos] | None:
 
 def _unused() -> tuple[str, ...]:
     """Return the settings that what is looked at does not use: the lens has its own."""
+    from embcompare.measures import MEASURES
+
     if st.session_state.get(links.key(PAGE, "tab")) != "lens":
-        return ()
+        measure = MEASURES.get(str(st.session_state.get(links.key(PAGE, "measure"), DEFAULTS["measure"])))
+        return ("k",) if measure is not None and measure.k is None else ()
     return tuple(name for name in (*_ROWS[0], *_ADVANCED) if name not in ("small_overlap", "seed"))
 
 
@@ -204,15 +207,17 @@ def cost(wanted: RepresentationSimilarity, infos: Infos) -> Estimate:
     from embcompare.shelf import Shelf
 
     shelf = Shelf(runs.queue().store)
-    given = [shelf.vectors(name).values.shape if name.startswith(VECTORS) else None for name in wanted.models()]
-    rows = [shape[0] for shape in given if shape is not None]
-    widths = [shape[1] if shape is not None else 0 for shape in given]
+    names = (wanted.model_a, wanted.model_b)
+    given = [shelf.vectors(name) if name.startswith(VECTORS) else None for name in names]
+    rows = [len(side) for side in given if side is not None]
+    widths, depths = ([getattr(side, of) if side else 0 for side in given] for of in ("width", "layers"))
     return similarity_cost(
         wanted,
         *infos,
         rows[0] if rows else len(shelf.corpus(wanted.corpus)),
         device=resolve_device("auto"),
-        widths=(widths[0], widths[-1]),
+        widths=(widths[0], widths[1]),
+        layers=(depths[0], depths[1]),
     )
 
 

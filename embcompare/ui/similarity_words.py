@@ -88,11 +88,11 @@ def takeaway(settings: RepresentationSimilarity, result: RepresentationSimilarit
 
 
 def _closest(settings: RepresentationSimilarity, result: RepresentationSimilarityResult, own: DepthAgreement) -> str:
-    """Say which layers are closest; given vectors have one layer and no depth."""
+    """Say which layers are closest; a side of one layer has no depth."""
     sides = given(settings)
-    if all(sides):
+    if result.values.size == 1:
         return f"{result.values[0, 0]:.3f}"
-    if any(sides):
+    if any(sides) and result.values.shape[0 if sides[0] else 1] == 1:
         best, side = (result.best_match_a, "B") if sides[0] else (result.best_match_b, "A")
         value = result.values.ravel()[best[0]]
         return f"the closest layer of {side} to the given vectors is layer {best[0]}, with {value:.3f}"
@@ -149,13 +149,17 @@ def surprise(settings: RepresentationSimilarity) -> str:
 
 
 def ends(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
-    """Say what the first and the last layer of each side are; given vectors have one layer, which is neither."""
+    """Say what the first and the last layer of each side are; layers of given vectors are as their file had them."""
     last = [
         f"{side}'s last layer is {names[-1]}"
         for side, names, own in zip("AB", (result.layers_a, result.layers_b), given(settings), strict=True)
         if not own
     ]
-    vectors = [f"{side} is given vectors, one layer" for side, own in zip("AB", given(settings), strict=True) if own]
+    vectors = [
+        f"{side} is given vectors, {plural(len(names), 'layer')}"
+        for side, names, own in zip("AB", (result.layers_a, result.layers_b), given(settings), strict=True)
+        if own
+    ]
     first = ["Layer 0 is the embedding output"] if last else []
     return f"{'; '.join(filter(None, [*first, ' and '.join(last), ' and '.join(vectors)]))}."
 

@@ -151,6 +151,18 @@ def matched(result: ParameterMatchesResult, layer_a: int, layer_b: int) -> str:
     return (
         f"Layer {layer_a} of A and layer {layer_b} of B: {plural(values.size, 'matched pair')}, median |\u2060ρ\u2060| "
         f"{np.median(values):.3f}, strongest {values.max():.3f}; {plural(strong, 'pair reaches', 'pairs reach')} 0.5."
+        f"{_shared(result)}"
+    )
+
+
+def _shared(result: ParameterMatchesResult) -> str:
+    """Say how many tokens matched vectors share, and how many vectors matched wrongly do."""
+    shared = result.shared_tokens[np.isfinite(result.shared_tokens)]
+    if not shared.size or not np.isfinite(result.shared_chance):
+        return ""
+    return (
+        f" The listed pairs share {shared.mean():.0%} of their tokens on average, wrongly paired they would share "
+        f"{result.shared_chance:.0%}."
     )
 
 
