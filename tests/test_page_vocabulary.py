@@ -22,7 +22,7 @@ from test_pages import (  # noqa: F401
 )
 
 from embcompare.errors import SettingsError
-from embcompare.ui import vocabulary, vocabulary_agreement, vocabulary_views
+from embcompare.ui import vocabulary, vocabulary_agreement, vocabulary_difference, vocabulary_views
 from embcompare.ui.vocabulary import Vector, parse_vector
 
 PAGE = "pages/3_Vocabulary.py"
@@ -224,3 +224,57 @@ def test_matched_vectors_lead_to_this_page(twins, caplog):  # noqa: F811
     at = opened(PARAMETERS, **twins, null_draws="2", layer_a="1", layer_b="1")
     assert_sound(at, caplog)
     assert re.search("Choose a row to look at its two vectors on the page Vocabulary", sentences(at))
+
+
+def test_ticks_go_where_other_rows_are_shown_or_another_table_is_used(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL)
+    before = [element.key for element in at.dataframe][:2]
+    box_ = next(found for found in at.toggle if found.key == f"{KEY}words_only")
+    box_.set_value(True)
+    settled(at)
+    assert_sound(at, caplog)
+    other = [element.key for element in at.dataframe][:2]
+    assert not set(before) & set(other)
+    at.session_state["vocabulary.vector"] = "a.ff_values.1.2"
+    settled(at)
+    button(at, "vector.close").click()
+    settled(at)
+    assert not set(other) & {element.key for element in at.dataframe}
+
+
+def test_a_change_from_zero_is_said_to_be_one():
+    class Made:
+        change = np.array([[0.0, np.inf]])
+        unchanged = np.array([[True, False]])
+        groups = ("w_o",)
+        layers = np.array([0, 1])
+        model_share = np.array([np.nan])
+
+    said = vocabulary_difference.sentence(Made())
+    assert said.startswith("1 of 2 groups of parameters")
+    assert "the W_O rows of layer 1, which were all zero in the base" in said
+
+
+def test_the_link_from_matched_vectors_carries_how_they_were_matched(monkeypatch):
+    from embcompare.experiments.matches import ParameterMatches
+    from embcompare.ui import layers
+
+    said = []
+    monkeypatch.setattr(layers.st, "page_link", lambda page, **more: said.append(more["query_params"]))
+
+    class Made:
+        index_a, index_b = np.array([4]), np.array([7])
+
+    matched = ParameterMatches("demo/gpt2-a", "demo/gpt2-b", layer_a=2, layer_b=3, group="w_o", common=3, centred=False)
+    layers._onward(matched, Made(), [0])
+    assert [link["vector"] for link in said] == ["a.w_o.2.4", "b.w_o.3.7"]
+    readers = vocabulary_views.readers()
+    for link in said:
+        assert {name: readers[name](link[name]) for name in ("common", "centred")} == {"common": 3, "centred": False}
+
+
+def test_a_shell_command_passes_values_that_begin_with_a_dash():
+    from embcompare.experiments.token_search import TokenSearch
+    from embcompare.ui import exports
+
+    assert "--token=-x" in exports.shell(TokenSearch("demo/gpt2-a", "demo/gpt2-b", token="-x"))

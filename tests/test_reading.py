@@ -583,3 +583,10 @@ def test_every_complaint_is_one_of_ours(tiny_model):
     context = Context(m=tiny_model("gpt2"))
     with pytest.raises(EmbcompareError, match="the nearest it has are"):
         TokenSearch("m", "m", "abcq").compute(context)
+
+
+def test_the_norm_of_a_combination_neither_overflows_nor_vanishes():
+    from embcompare.experiments.reading import _norm
+
+    x = torch.tensor([[3e300, 4e300], [3e-300, 4e-300], [0.0, 0.0]], dtype=torch.float64)
+    assert _norm(x).tolist() == pytest.approx([5e300, 5e-300, 0.0])

@@ -10,6 +10,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from embcompare import kept
 from embcompare.experiments import EXPERIMENTS, settings_type
 from embcompare.experiments.lens import LogitLens
 from embcompare.experiments.pairs import RepresentationPair
@@ -18,7 +19,7 @@ from embcompare.experiments.representations import RepresentationSimilarity
 from embcompare.shelf import Shelf
 from embcompare.store import Entry, Store
 from embcompare.text.corpora import corpus_from_text
-from embcompare.ui import alignment, links, results, runs, similarity, vocabulary_views
+from embcompare.ui import alignment, keptlist, links, results, runs, similarity, vocabulary_views
 from embcompare.ui import opened as opened_on
 from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
 
@@ -122,6 +123,19 @@ def test_what_the_page_vocabulary_shows_comes_back_from_its_link():
         assert script == VOCABULARY
         read = {name: readers[name](text) for name, text in said.items()}
         assert {name: read[name] for name in expected} == expected
+
+
+def test_a_result_whose_page_would_show_another_one_has_no_link():
+    for experiment, more in (
+        ("nearest-vectors", {"count": 3}),
+        ("token-reading", {"start": 5}),
+        ("parameter-difference", {"directions": 5}),
+        ("parameter-agreement", {"seed": 4}),
+        ("parameter-matches", {"null_draws": 9}),
+    ):
+        wanted = settings_type(experiment).from_dict({**EXAMPLES[experiment], **more})
+        assert results.link_of(entry(wanted)) is None
+        assert opened_on.beyond(entry(wanted)) == more
 
 
 def test_similarity_comes_back_whole_from_its_link():
@@ -229,3 +243,19 @@ def test_strangers_see_only_results_of_texts_that_are_their_own(monkeypatch):
     assert at.run().session_state["seen"], "on one's own machine everything is one's own"
     at.session_state["entry"] = entry(RepresentationSimilarity(**PAIR))
     assert at.run().session_state["seen"]
+
+
+def test_a_kept_thing_is_deleted_by_its_name_whatever_was_used_meanwhile():
+    shelf = Shelf()
+    names = {
+        title: shelf.keep_corpus(corpus_from_text(f"{title}.\nTwo.\nThree.\nFour.", name=title)) for title in "abc"
+    }
+    at = opened()
+    table = next(each for each in at.dataframe if "what it is" in str(each.proto.columns))
+    assert table.value["title"].tolist() == ["a", "b", "c"]
+    shelf.corpus(names["c"])  # use changes what was used last, not the order
+    at.run()
+    table = next(each for each in at.dataframe if "what it is" in str(each.proto.columns))
+    assert table.value["title"].tolist() == ["a", "b", "c"]
+    keptlist._delete(Store(), [names["b"]])
+    assert {item.title for item in kept.items(Store())} == {"a", "c"}

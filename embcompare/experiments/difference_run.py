@@ -195,13 +195,14 @@ class DifferenceRun:
 
     def _note(self) -> None:
         changed = self.change[~self.unchanged]
+        finite = changed[np.isfinite(changed)]
         label_a, label_b = self.a.spec.label, self.b.spec.label
         if not len(changed):
             self.notices.append(f"All compared parameters of {label_a} and {label_b} are equal number for number.")
-        elif float(np.median(changed)) > UNRELATED:
+        elif len(finite) and float(np.median(finite)) > UNRELATED:
             self.notices.append(
                 f"{label_b} differs from {label_a} by as much as weights that have nothing in common "
-                f"({float(np.median(changed)):.2f} of their own size); a difference says something only where one "
+                f"({float(np.median(finite)):.2f} of their own size); a difference says something only where one "
                 "model was trained on from the other."
             )
         if not np.isfinite(self.change).all():

@@ -25,6 +25,7 @@ from embcompare.experiments.readout import (
     require_layer,
 )
 from embcompare.experiments.vectors import GROUPS, INTERACTIONS, head_factors, require_group
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +191,7 @@ class TokenReading(Settings):
         else:
             span = self._span(len(vectors))
             raw, index = vectors[span.start : span.stop], np.arange(span.start, span.stop, dtype=np.int64)
-        norm = torch.cat([torch.linalg.vector_norm(part.double(), dim=1) for part in raw.split(4096)])
+        norm = torch.cat([_norm(part.double()) for part in raw.split(4096)])
         seen = common.taken_out(readout.vectors(raw, self.group))
         return _Chosen(seen, index, np.zeros_like(index), as_numpy(norm), None, len(vectors))
 
@@ -226,7 +227,7 @@ class TokenReading(Settings):
         from embcompare.projections import token_ends
 
         def tick(done: int, total: int) -> None:
-            context.report(done, total, f"reading {len(chosen.index):,} vectors in blocks")
+            context.report(done, total, f"reading {plural(len(chosen.index), 'vector')} in blocks")
 
         ends = token_ends(chosen.vectors, readout.E, self.top, usable=usable, tick=tick)
         shift = readout.shift(chosen.vectors)
@@ -292,6 +293,16 @@ class _Ends:
         # a spread that is rounding of the float32 screen is none
         with np.errstate(all="ignore"):
             return np.asarray(np.where(self.sd > 1e-6 * self.scale, extreme / self.sd, np.nan))
+
+
+def _norm(x: Tensor) -> Tensor:
+    """Return the Euclidean norm of each row, whatever its scale: squares alone would overflow or vanish."""
+    import torch
+
+    largest = x.abs().amax(1)
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+    length: Tensor = torch.linalg.vector_norm(x / scale[:, None], dim=1) * scale
+    return length
 
 
 _TERM = re.compile(r"\s*(\d{1,9})\s*:\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*")

@@ -9,6 +9,7 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.text.tokens import visible
+from embcompare.words import one_line
 
 if TYPE_CHECKING:
     from embcompare.text import Tokens
@@ -58,7 +59,7 @@ def _parsed(text: str) -> tuple[str, bool | None]:
 
 
 def _absent(tokens: Tokens, text: str, wanted: str, alike: list[int], label: str, size: int) -> str:
-    said = f"{label} has no token '{visible(text)}'"
+    said = f"{label} has no token '{one_line(visible(text))}'"
     if alike:
         kind = "inside a word" if not tokens.starts_word[alike[0]] else "at the start of a word"
         return f"{said}; it has {', '.join(tokens.display(row) for row in alike)} {kind}, so give that."

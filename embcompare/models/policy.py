@@ -13,7 +13,7 @@ from embcompare import environment
 from embcompare.errors import ModelDamaged, ModelNotFound, ModelRefused
 from embcompare.models.configs import shown
 from embcompare.models.spec import ModelSpec
-from embcompare.words import in_words, plural
+from embcompare.words import in_words, one_line, plural
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -84,8 +84,10 @@ def permitted(spec: ModelSpec) -> ModelSpec:
             if name == spec.name and spec.revision in (None, revision):
                 return ModelSpec("hub", name, revision, spec.dtype, spec.device)
     offer = f" and {', '.join(listed)}" if listed else ""
+    # a folder is not named: what was typed has been resolved, and would tell of the machine
+    what = repr(one_line(spec.name)) if spec.kind == "hub" else "A folder"
     raise ModelRefused(
-        f"{spec.label!r} is not offered here: this public demo runs the demo models{offer}; "
+        f"{what} is not offered here: this public demo runs the demo models{offer}; "
         "install embcompare on your own machine to use any other."
     )
 

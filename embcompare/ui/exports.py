@@ -56,7 +56,9 @@ def shell(settings: Settings) -> str:
         if isinstance(value, bool):
             parts.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            parts += [f"--{flag}", str(value)]
+            given = str(value)
+            # a value that begins with a dash would be taken for an option
+            parts += [f"--{flag}={given}"] if given.startswith("-") else [f"--{flag}", given]
     return shlex.join(parts)
 
 

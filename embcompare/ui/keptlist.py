@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -12,12 +13,14 @@ from embcompare.errors import EmbcompareError
 from embcompare.models import policy
 from embcompare.store import Store
 from embcompare.ui import given
+from embcompare.ui.page import plain
 from embcompare.words import in_words, plural
 
 
 def show(store: Store) -> None:
     """List what is kept, each thing with its size, and offer to delete it; strangers see what they gave themselves."""
-    items = [item for item in kept.items(store) if _seen(item)]
+    # in an order that use does not change, for a ticked row is known by its place
+    items = sorted(filter(_seen, kept.items(store)), key=lambda item: (item.kind, item.title, item.name))
     if not items:
         return
     total = in_words(sum(item.bytes for item in items))
@@ -34,13 +37,14 @@ def show(store: Store) -> None:
             "used": [datetime.fromtimestamp(item.last_used, UTC) for item in items],
         }
     )
+    names = hashlib.sha256(repr([item.name for item in items]).encode()).hexdigest()[:12]
     event = st.dataframe(
         frame,
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
         height=min(38 + 35 * len(items), 300),
-        key="kept.table",
+        key=f"kept.table.{names}",
         column_config={
             "kind": st.column_config.TextColumn("kind", width=150),
             "title": st.column_config.TextColumn("what it is", width="large"),
@@ -55,6 +59,7 @@ def show(store: Store) -> None:
     if not chosen:
         st.caption("Choose rows to delete them.")
         return
+    st.markdown(f"Chosen: {', '.join(plain(item.title or item.name[:24]) for item in chosen)}")
     st.button(
         f"Delete {plural(len(chosen), 'thing')}",
         key="kept.delete",
@@ -77,4 +82,3 @@ def _delete(store: Store, names: list[str]) -> None:
             problems.append(str(error))
     said = f"{plural(removed, 'thing was', 'things were')} deleted."
     st.session_state["results.said"] = " ".join([said, *problems])
-    st.session_state.pop("kept.table", None)

@@ -168,6 +168,8 @@ def _onward(settings: ParameterMatches, result: ParameterMatchesResult, rows: li
         ):
             index = int(indices[rows[0]])
             at = {"layer_a": str(settings.layer_a), "layer_b": str(settings.layer_b), "group": settings.group}
+            # as they were matched: another reading has other neighbours
+            at |= {name: links.text(getattr(settings, name)) for name in ("common", "centred", "embedding")}
             st.page_link(
                 VOCABULARY,
                 label=f"Vector {index} of {side.upper()} and its nearest",

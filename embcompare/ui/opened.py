@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from embcompare.entries import changed
 from embcompare.store import Entry
 from embcompare.ui import alignment, lens, links, similarity, vocabulary_views
 from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
@@ -33,6 +34,8 @@ class Opened:
     script: str
     more: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
+    handled: frozenset[str] = frozenset()
+    """Settings that the page is told of in another way."""
 
 
 def _vocabulary(tab: str, **renamed: str) -> Opened:
@@ -48,7 +51,9 @@ OPENED_ON: dict[str, Opened] = {
     "token-reading": _vocabulary("read", model="model_a", layer="layer_a"),
     "token-search": _vocabulary("search", group="search_group", count="search_count", top=""),
     "head-reading": _vocabulary("heads", model="model_a", layer="head_layer_a", head="head_number_a", top="pairs"),
-    "nearest-vectors": _vocabulary("read", layer="layer_a", top=""),
+    "nearest-vectors": Opened(
+        VOCABULARY, {"tab": "read"}, {"layer": "layer_a", "top": ""}, frozenset(("layer", "index", "group"))
+    ),
     "parameter-difference": _vocabulary(
         "difference", group="changed", layer="changed_layer", top="changed_top", count="changed_count"
     ),
@@ -64,12 +69,26 @@ _KNOWN: dict[str, Mapping[str, Any]] = {
 }
 
 
+def beyond(entry: Entry) -> dict[str, Any]:
+    """Return the settings of a result that its page has at their defaults only and that are others here.
+
+    With such settings the page would show another result than the stored one.
+    """
+    where = OPENED_ON[entry.experiment]
+    known = _KNOWN[where.script]
+    return {
+        name: value
+        for name, value in changed(entry).items()
+        if name not in where.handled and where.renamed.get(name, name) not in known
+    }
+
+
 def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
     """Return the page that shows a result and what its address must say; None where no page does.
 
     Every setting that the page knows is named, defaults too: what an address leaves out stays as it was in the session.
     """
-    if entry.experiment not in OPENED_ON:
+    if entry.experiment not in OPENED_ON or beyond(entry):
         return None
     where = OPENED_ON[entry.experiment]
     known = _KNOWN[where.script]

@@ -14,6 +14,7 @@ from embcompare.experiments.vectors import GROUPS
 from embcompare.measures.matching import SCORES
 from embcompare.models import ModelSpec
 from embcompare.ui import words
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.parameters import ParameterAlignment, ParameterAlignmentResult
@@ -130,20 +131,21 @@ def show(
 
 def legend(picture: Picture, draws: int, chance: str = "permutations") -> str:
     """Say what squares, crosses and grey cells mean, as far as they occur; ``chance`` is what the null consists of."""
+    many = plural(draws, chance.removesuffix("s"))
     parts = [f"One colour scale for {'all panels' if len(picture.panels) > 1 else 'the panel'}."]
     if all(p.matrix.size > 1 for p in picture.panels) and any(
         p.assigned is not None and len(p.assigned) for p in picture.panels
     ):
         parts.append("Squares: the one-to-one assignment of layers that is closest in total.")
     if any(p.faint is not None and p.faint.any() for p in picture.panels):
-        parts.append(f"Crosses: less than {BEYOND:g} standard deviations beyond the null of {draws} {chance}.")
+        parts.append(f"Crosses: less than {BEYOND:g} standard deviations beyond the null of {many}.")
     parts += [f"Dashed line on the colour bar: {name}, {value:.3f}." for name, value in picture.marks.items()]
     if any(np.isnan(p.matrix).any() for p in picture.panels):
         parts.append("Grey: no number.")
     if any(p.null for p in picture.panels):
-        parts.append(f"The null is the mean of {draws} {chance}.")
+        parts.append(f"The null is the mean of {many}.")
     if picture.scale.title.startswith("standard deviations"):
-        parts.append(f"The standard deviation comes from {draws} {chance}: read z as near or far, not cell by cell.")
+        parts.append(f"The standard deviation comes from {many}: read z as near or far, not cell by cell.")
     return " ".join(parts)
 
 

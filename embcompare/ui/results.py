@@ -13,7 +13,7 @@ from embcompare.models import ModelSpec, policy
 from embcompare.shelf import digest_of
 from embcompare.store import Entry, Store
 from embcompare.ui import exports, given, keptlist, runs
-from embcompare.ui.opened import NAMES, link_of
+from embcompare.ui.opened import NAMES, OPENED_ON, beyond, link_of
 from embcompare.ui.page import plain
 from embcompare.words import in_words, plural
 
@@ -52,7 +52,8 @@ def show() -> None:
     with st.container(key="results_wide"):
         chosen = _table(entries)
         if chosen is None:
-            st.caption("Choose a row to open, export or delete the result.")
+            what = "open or export" if policy.hosted() else "open, export or delete"
+            st.caption(f"Choose a row to {what} the result.")
         else:
             with st.container(border=True):
                 st.markdown(f"**{plain(name_of(chosen))}** · {plain(pair_of(chosen))} · {plain(described(chosen))}")
@@ -176,6 +177,10 @@ def _actions(store: Store, entry: Entry, *, opening: bool = True) -> None:
     if result is None:
         st.warning("This result cannot be read any more; what happened is said above once the page reloads.")
     else:
+        missed = beyond(entry) if entry.experiment in OPENED_ON else {}
+        if missed:
+            said = ", ".join(f"{name}={value}" for name, value in missed.items())
+            st.caption(plain(f"No page shows a result with {said}; it can be exported."))
         link = link_of(entry) if opening else None
         if link is not None:
             st.page_link(link[0], label="Open", icon=":material/open_in_new:", query_params=link[1])

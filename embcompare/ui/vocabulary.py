@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -120,10 +121,25 @@ def chosen_vector() -> Vector | None:
     return None if text == "none" else parse_vector(text)
 
 
-def choose_vector(vector: Vector | None) -> None:
-    """Look at a vector from now on, or at none."""
+def choose_vector(vector: Vector | None, table: str = "") -> None:
+    """Look at a vector from now on, or at none; ticks in all tables but ``table`` are taken away."""
     st.session_state[links.key(PAGE, "vector")] = "none" if vector is None else str(vector)
+    for each in _turns():
+        if each != table:
+            _turns()[each] += 1
     links.forget()
+
+
+def _turns() -> dict[str, int]:
+    turns: dict[str, int] = st.session_state.setdefault("vocabulary.turns", {})
+    return turns
+
+
+def table_key(table: str, *parts: object) -> str:
+    """Return the key of a table: another one, without ticks, whenever other rows are shown or another table is used."""
+    turn = _turns().setdefault(table, 0)
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    return f"{table}.{turn}.{digest}"
 
 
 def form(readers: dict[str, Any], defaults: dict[str, Any]) -> Look | None:

@@ -123,6 +123,9 @@ def _show(wanted: ParameterAgreement, result: ParameterAgreementResult) -> None:
 def _choice(name: str, labels: dict[str, str], title: str) -> str:
     key = links.key(PAGE, name)
     if st.session_state.get(key) not in labels:
+        asked = st.session_state.get(key)
+        if asked is not None and asked != DEFAULTS[name]:
+            st.caption(f"These models have no {asked}; the first of what they have is shown.")
         st.session_state[key] = DEFAULTS[name] if DEFAULTS[name] in labels else next(iter(labels))
     return str(
         st.selectbox(

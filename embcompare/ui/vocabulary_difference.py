@@ -73,6 +73,8 @@ def _layer(count: int) -> int:
     key = links.key(PAGE, "changed_layer")
     options = [-1, *range(count)]
     if st.session_state.get(key) not in options:
+        if key in st.session_state:
+            st.warning(f"There is no layer {st.session_state[key]}; the last is {count - 1}, and all are shown.")
         st.session_state[key] = DEFAULTS["changed_layer"]
     return int(
         st.selectbox(
@@ -101,16 +103,18 @@ def cost(wanted: ParameterDifference, infos: tuple[Any, Any]) -> Estimate:
 
 def sentence(result: ParameterDifferenceResult) -> str:
     """Say how many layers changed, where most, and how few directions the change has."""
-    known = np.isfinite(result.change)
+    known = ~np.isnan(result.change)
     same, all_ = int(result.unchanged[known].sum()), int(known.sum())
     if not all_:
         return "Nothing could be compared."
     if same == all_:
         return "All parameters that were compared are equal, number for number."
     at = np.unravel_index(int(np.nanargmax(np.where(known, result.change, np.nan))), result.change.shape)
+    most = result.change[at]
+    how = f"by {most:.0%} of their norm" if np.isfinite(most) else "which were all zero in the base"
     text = (
         f"{same} of {all_} groups of parameters (a group in one layer) are equal number for number; most changed are "
-        f"the {GROUPS[result.groups[at[0]]]} of layer {result.layers[at[1]]}, by {result.change[at]:.0%} of their norm."
+        f"the {GROUPS[result.groups[at[0]]]} of layer {result.layers[at[1]]}, {how}."
     )
     if len(result.model_share) and np.isfinite(result.model_share[0]):
         text += f" One direction holds {result.model_share[0]:.0%} of the whole change."
@@ -154,12 +158,13 @@ def _where(result: ParameterDifferenceResult) -> None:
         ("rank", "Share of the strongest direction", result.singular_share[..., 0], 1.0),
     )
     for column, (name, title, table, high) in zip(st.columns(2, gap="medium"), tables, strict=True):
-        shown = np.where(np.isfinite(table), table, np.nan)
-        largest = float(np.nanmax(shown)) if np.isfinite(shown).any() else 1.0
-        scale = charts.sequential_scale(title, [shown], high=high or max(1.0, np.ceil(largest)))
+        finite = table[np.isfinite(table)]
+        largest = max(1.0, float(np.ceil(finite.max(initial=1.0))))
+        # what was zero in the base has changed by more than any scale holds
+        shown = np.where(np.isposinf(table), largest, table)
+        scale = charts.sequential_scale(title, [shown], high=high or largest)
         with column:
             chart = grids.by_layer(shown, scale, rows, title, layers=layers)
-            finite = shown[np.isfinite(shown)]
             ends = f"{finite.min():.3f} to {finite.max():.3f}" if finite.size else "nothing defined"
             st.altair_chart(
                 chart, key=f"difference.{name}", width="content", alt=f"{title} by group and layer: {ends}."
@@ -247,14 +252,14 @@ def _vectors(wanted: ParameterDifference, result: ParameterDifferenceResult) -> 
         for group, layer, index in zip(groups, result.layer[at], result.index[at], strict=True)
     ]
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
-    key = f"difference.vectors.{wanted.group}.{wanted.layer}.{wanted.count}"
+    key = frame.table_key("difference.vectors", wanted)
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
         height=380,
         row_height=32,
         key=key,
-        on_select=functools.partial(picked, key, found),
+        on_select=functools.partial(picked, "difference.vectors", key, found),
         selection_mode="single-row",
         column_config={
             "what": text("vector", width=110),

@@ -111,12 +111,13 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     if not wanted.combination.strip():
         columns["norm"] = result.norm[order]
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
-    key = f"reading.table.{side}.{wanted.group}.{wanted.layer}"
+    table = f"reading.table.{side}"
+    key = frame.table_key(table, wanted)
     unit = "head" if heads else "vector"
     pick = [Vector(side, wanted.group, wanted.layer, int(at)) for at in result.index[order]]
     chooses: dict[str, Any] = {}
     if not wanted.combination.strip():
-        chooses = {"on_select": functools.partial(picked, key, pick), "selection_mode": "single-row"}
+        chooses = {"on_select": functools.partial(picked, table, key, pick), "selection_mode": "single-row"}
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
@@ -148,7 +149,7 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     st.code(f"{wanted.call()}.to_frame()", language="python", wrap_lines=True)
 
 
-def picked(key: str, vectors: list[Vector]) -> None:
-    """Look at the vector whose row was chosen in the table ``key``, or at none."""
+def picked(table: str, key: str, vectors: list[Vector]) -> None:
+    """Look at the vector whose row was chosen in a table, or at none."""
     rows = st.session_state[key]["selection"]["rows"]
-    frame.choose_vector(vectors[rows[0]] if rows and rows[0] < len(vectors) else None)
+    frame.choose_vector(vectors[rows[0]] if rows and rows[0] < len(vectors) else None, table)

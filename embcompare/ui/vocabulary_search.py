@@ -95,7 +95,7 @@ def _show(wanted: TokenSearch, result: TokenSearchResult) -> None:
             for half, (end, table) in zip(st.columns(2, gap="small"), ends, strict=True):
                 with half:
                     _strip(table, result.groups, scale, end, f"search.{side}.{end}")
-            _table(result, side)
+            _table(wanted, result, side)
     bar = charts.colour_bar(scale).properties(autosize="pad")
     st.altair_chart(
         bar, key="search.bar", width="content", alt=f"Colour scale from {scale.low:g} to {scale.high:g}: {scale.title}."
@@ -119,7 +119,7 @@ def _strip(table: np.ndarray, groups: tuple[str, ...], scale: charts.Scale, end:
     st.altair_chart(chart, key=key, width="content", alt=f"Most {end} vector by group and layer: z from {ends}.")
 
 
-def _table(result: TokenSearchResult, side: str) -> None:
+def _table(wanted: TokenSearch, result: TokenSearchResult, side: str) -> None:
     rows = np.flatnonzero(result.model == "ab".index(side))
     columns = {
         "group": [frame.ONE[result.groups[at]] for at in result.group[rows]],
@@ -132,14 +132,15 @@ def _table(result: TokenSearchResult, side: str) -> None:
         Vector(side, result.groups[result.group[row]], int(result.layer[row]), int(result.index[row])) for row in rows
     ]
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
-    key = f"search.table.{side}.{result.row_a}.{result.row_b}"
+    table = f"search.table.{side}"
+    key = frame.table_key(table, wanted)
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
         height=360,
         row_height=32,
         key=key,
-        on_select=functools.partial(picked, key, found),
+        on_select=functools.partial(picked, table, key, found),
         selection_mode="single-row",
         column_config={
             "group": text("vector", width=90),

@@ -120,7 +120,7 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
         "bottom": [list(row) for row in result.bottom_b],
     }
     number, listed = st.column_config.NumberColumn, st.column_config.ListColumn
-    key = f"nearest.table.{vector}"
+    key = frame.table_key("nearest.table", wanted)
     found = [Vector(back, wanted.group, int(i), int(j)) for i, j in zip(result.layer, result.index, strict=True)]
     unit = "head" if wanted.group in INTERACTIONS else "vector"
     st.markdown(f"**Nearest in {back.upper()}: {plain(pair.label_of(wanted.model_b))}**")
@@ -130,7 +130,7 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
         height=320,
         row_height=32,
         key=key,
-        on_select=functools.partial(picked, key, found),
+        on_select=functools.partial(picked, "nearest.table", key, found),
         selection_mode="single-row",
         column_config={
             "layer": number("layer", width="small"),
