@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "vectors")
+NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "kernel", "vectors")
 
 
 def main() -> int:
