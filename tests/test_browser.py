@@ -297,9 +297,9 @@ def test_hostile_links_are_answered_with_a_sentence(page):
 
 def test_results_opens_a_run_where_it_belongs(page):
     page.goto("/Results")
-    expect(page.get_by_test_id("stDataFrame")).to_be_visible()
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
     rest(page)
-    box = page.get_by_test_id("stDataFrame").bounding_box()
+    box = page.get_by_test_id("stDataFrame").first.bounding_box()
     page.mouse.click(box["x"] + 18, box["y"] + 52)
     page.get_by_role("link", name="Open", exact=False).click()
     expect(page.get_by_role("heading", name="Parameters", exact=True)).to_be_visible()

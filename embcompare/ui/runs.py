@@ -156,7 +156,8 @@ def follow(settings: Settings, slot: str, draw: Callable[[Result], None] | None 
         help="What has been computed so far stays on the page.",
     )
 
-    @st.fragment(run_every=POLL_SECONDS)
+    # whoever waits far back in the queue need not look twice a second: all pages share one process
+    @st.fragment(run_every=POLL_SECONDS * (1 + now.position))
     def progress() -> None:
         with guard():
             job.touch(watcher())
