@@ -15,7 +15,7 @@ CELL_HEIGHT, WIDEST = 20, 190
 
 def by_layer(
     matrix: np.ndarray, scale: Scale, rows: Sequence[str], title: str, *, layers: Sequence[int] | None = None
-) -> alt.Chart:
+) -> alt.LayerChart:
     """Draw (rows, layers) as coloured cells with the rows' names before them; cells without a number are grey.
 
     ``layers`` are the numbers of the columns where they do not count from 0.
@@ -28,23 +28,21 @@ def by_layer(
     width = max(6, min(30, WIDEST // max(matrix.shape[1], 1))) * matrix.shape[1]
     every = max(1, matrix.shape[1] // 12)
     axis = alt.Axis(labelAngle=0, ticks=False, domain=False, values=numbers[::every].tolist())
-    return (
-        alt.Chart(frame)
-        .mark_rect(stroke=None)
-        .encode(
-            alt.X("layer:O", title="layer", axis=axis),
-            alt.Y("row:N", title=None, sort=list(rows), axis=alt.Axis(ticks=False, domain=False, labelLimit=180)),
-            color=alt.condition(
-                "isValid(datum.value) && isFinite(datum.value)",
-                alt.Color("value:Q", scale=scale.encoding(), legend=None),
-                alt.value(UNDEFINED),
-            ),
-            tooltip=[
-                alt.Tooltip("row:N", title="parameters"),
-                alt.Tooltip("layer:O", title="layer"),
-                alt.Tooltip("value:Q", title=title, format="+.2f" if scale.signed else ".3f"),
-            ],
-        )
-        .properties(width=width, height=CELL_HEIGHT * len(rows), title=alt.TitleParams(title, anchor="start"))
-        .properties(autosize="pad")  # else the cells are pressed into what the labels leave of the width
+    x = alt.X("layer:O", title="layer", axis=axis, scale=alt.Scale(domain=numbers.tolist()))
+    names = alt.Axis(ticks=False, domain=False, labelLimit=180)
+    y = alt.Y("row:N", title=None, sort=list(rows), scale=alt.Scale(domain=list(rows)), axis=names)
+    place = [alt.Tooltip("row:N", title="parameters"), alt.Tooltip("layer:O", title="layer")]
+    known = np.isfinite(frame["value"])
+    # two layers: a cell without a number would take the colour of zero
+    without = (
+        alt.Chart(frame[~known][["row", "layer"]]).mark_rect(stroke=None, color=UNDEFINED).encode(x, y, tooltip=place)
+    )
+    number = alt.Tooltip("value:Q", title=title, format="+.2f" if scale.signed else ".3f")
+    colour = alt.Color("value:Q", scale=scale.encoding(), legend=None)
+    cells = alt.Chart(frame[known]).mark_rect(stroke=None).encode(x, y, colour, tooltip=[*place, number])
+    return alt.layer(without, cells).properties(
+        width=width,
+        height=CELL_HEIGHT * len(rows),
+        title=alt.TitleParams(title, anchor="start"),
+        autosize="pad",  # else the cells are pressed into what the labels leave of the width
     )

@@ -8,7 +8,7 @@ from embcompare.ui.page import VOCABULARY
 
 ui.begin(
     "Vocabulary",
-    "What two models' neurons and heads say, read as tokens side by side; where one token is promoted or suppressed; "
+    "What two models' neurons and heads say, read as tokens side by side; which of them score one token highest; "
     "and what training changed between a model and its fine-tuned version.",
     VOCABULARY,
 )

@@ -70,7 +70,7 @@ def test_every_view_fits_its_window_in_light_and_dark(browser, server, scheme, w
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE)
     for query, said in (
-        ("tab=search&token=whale", re.compile("is promoted most by")),
+        ("tab=search&token=whale", re.compile("is scored highest by")),
         ("tab=heads&head_layer_a=4", re.compile("The leading direction holds")),
         ("tab=difference&model_b=demo/gpt2-a-sentiment", re.compile("are equal number for number")),
         ("tab=agreement&read_sentences=12&shuffles=2", re.compile("Above chance in")),

@@ -154,7 +154,7 @@ def test_agreement_says_where_it_is_beyond_chance_and_where_not(twins, caplog): 
     for side in (0, 1):
         assert vocabulary_agreement.verdict(result, "sim", (0,), side) in sentences(at)
     alts = [proto.alt for proto in charts_of(at)]
-    assert sum(alt.startswith("shared of 10 by layer") for alt in alts) == 2
+    assert sum(alt.startswith("Jaccard index of 10 by layer") for alt in alts) == 2
     assert sum(alt.startswith("By entries kept") for alt in alts) == 2
 
 

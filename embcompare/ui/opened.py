@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embcompare.entries import changed
+from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.store import Entry
 from embcompare.ui import alignment, lens, links, similarity, vocabulary_views
 from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
@@ -95,5 +96,7 @@ def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
     named = {where.renamed.get(name, name): value for name, value in entry.settings.items()}
     said = {name: links.text(value) for name, value in named.items() if name in known}
     if entry.experiment == "nearest-vectors":
+        if entry.settings["group"] in INTERACTIONS:
+            said = {**said, "tab": "heads"}
         said["vector"] = "a.{group}.{layer}.{index}".format(**entry.settings)
     return where.script, {**where.more, **said}

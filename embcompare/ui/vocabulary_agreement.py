@@ -86,7 +86,7 @@ def _show(wanted: ParameterAgreement, result: ParameterAgreementResult) -> None:
     st.subheader("Do partners speak of the same tokens?", anchor=False)
     partners = _choice("partners", {name: PAIRS[name] for name in result.pairs}, "Partners")
     at = result.pairs.index(partners)
-    _curves(wanted, result, "sim", (at,), f"shared of {int(result.k[0])}", "shuffled within the layer")
+    _curves(wanted, result, "sim", (at,), f"Jaccard index of {int(result.k[0])}", "shuffled within the layer")
     st.caption(
         f"Sim_k: Jaccard index of the top {int(result.k[0])} tokens (by size) of both, mean over "
         f"{_many(result.sim_pairs[:, at])} pairs a layer. Shaded: 95 % intervals over pairs."

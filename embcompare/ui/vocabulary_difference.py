@@ -40,8 +40,8 @@ def readers() -> dict[str, Any]:
 def show(look: Look) -> None:
     """Show what changed from model A, the base, to model B."""
     st.markdown(
-        "Model A is the base, model B what was trained on from it. Their parameters are subtracted, and what differs "
-        "is read as tokens: those that gained most and those that lost most."
+        "Choose a base as model A and, as model B, what was trained on from it. Their parameters are subtracted, and "
+        "what differs is read as tokens: those that gained most and those that lost most."
     )
     if look.names != EXAMPLE:
         st.button(
@@ -140,6 +140,11 @@ def _show(wanted: ParameterDifference, result: ParameterDifferenceResult) -> Non
     exports.downloads(result, f"difference {wanted.model_a} {wanted.model_b}", "difference.files")
     with st.expander("The strongest directions of each layer's change"):
         _readings(result, "layer", "difference.layers")
+        if wanted.common:
+            st.caption(
+                f"Read, and their shares counted, with {plural(wanted.common, 'common direction')} left out; "
+                "the picture above counts the whole change."
+            )
     with st.expander("Parameters that could not be paired"):
         _unpaired(result)
     with st.expander("Compute it again"):
@@ -161,7 +166,7 @@ def _where(result: ParameterDifferenceResult) -> None:
         finite = table[np.isfinite(table)]
         largest = max(1.0, float(np.ceil(finite.max(initial=1.0))))
         # what was zero in the base has changed by more than any scale holds
-        shown = np.where(np.isposinf(table), largest, table)
+        shown = np.where(result.unchanged, np.nan, np.where(np.isposinf(table), largest, table))
         scale = charts.sequential_scale(title, [shown], high=high or largest)
         with column:
             chart = grids.by_layer(shown, scale, rows, title, layers=layers)
@@ -223,8 +228,8 @@ def _readings(result: ParameterDifferenceResult, kind: str, key: str) -> None:
             "what": text("", width="medium"),
             "share": number("share", format="percent", width="small", help="Of the squared change."),
             "z": number("z", format="%+.1f", width="small"),
-            "top": listed("gained", width="large"),
-            "bottom": listed("lost", width="large"),
+            "top": listed("top tokens" if kind == "classifier" else "gained", width="large"),
+            "bottom": listed("bottom tokens" if kind == "classifier" else "lost", width="large"),
         },
         alt=f"{len(table)} readings with the tokens that gained and lost most.",
     )
@@ -277,8 +282,10 @@ def _vectors(wanted: ParameterDifference, result: ParameterDifferenceResult) -> 
         alt=f"{plural(len(at), 'vector')} whose change carries most, with the tokens that gained and lost most.",
     )
     st.caption(
-        "Ranked by how much of the change along the whole model's strongest directions each vector carries. Choose a "
-        "row to see the vector of B beside its nearest in A."
+        "Ranked by how much of the change along the whole model's strongest directions each vector carries; along: the "
+        "cosine of its change with the first of them. z: how far its more extreme end lies from the mean of all "
+        "tokens, in standard deviations, negative where that is what it lost. Choose a row to see the vector of B "
+        "beside its nearest in A."
     )
 
 

@@ -43,8 +43,14 @@ def show(look: Look) -> None:
             _side(look, side, group, layers[side])
     st.caption(
         "z: how far the clearer end, which is listed first, lies from the vector's mean score, in standard deviations "
-        "over the tokens; negative where it is what the vector suppresses. ## begins a token inside a word."
+        "over the tokens; negative where it is the bottom. FF values and W_O rows write these tokens; FF keys and "
+        "columns of W_Q, W_K and W_V read for them. ## begins a token inside a word."
     )
+    if not look.reading["common"]:
+        st.caption(
+            "Nearly every vector of a small model says first how frequent a token is. To read the rest, leave out one "
+            "common direction (How vectors are read)."
+        )
     with st.expander("What these parameters are"):
         st.markdown(words.group_card(group))
 
@@ -152,4 +158,6 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
 def picked(table: str, key: str, vectors: list[Vector]) -> None:
     """Look at the vector whose row was chosen in a table, or at none."""
     rows = st.session_state[key]["selection"]["rows"]
+    if rows:
+        st.toast("That vector and its nearest in the other model are shown below.", icon=":material/south:")
     frame.choose_vector(vectors[rows[0]] if rows and rows[0] < len(vectors) else None, table)

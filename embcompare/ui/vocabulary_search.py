@@ -35,7 +35,7 @@ def readers() -> dict[str, Any]:
 
 def show(look: Look) -> None:
     """Ask for a token, search it, and show where in each model it is promoted or suppressed most."""
-    st.markdown("Which parameters raise or lower one token most, over all layers of both models?")
+    st.markdown("Which parameters score one token highest or lowest, over all layers of both models?")
     chosen: dict[str, Any] = {}
     names = {"all": "All", **{name: GROUPS[name] for name in VECTOR_GROUPS}}
     for column, (name, field) in zip(st.columns([2, 2, 1, 2], gap="small"), _FIELDS.items(), strict=False):
@@ -68,15 +68,15 @@ def sentence(result: TokenSearchResult) -> str:
     parts = []
     for at, side in enumerate("AB"):
         ends = []
-        for promotes, verb in ((True, "promoted"), (False, "suppressed")):
+        for promotes, verb in ((True, "highest"), (False, "lowest")):
             rows = np.flatnonzero((result.model == at) & (result.promotes == promotes))
             if len(rows):
                 row = rows[0]
                 one, index = frame.ONE[result.groups[result.group[row]]], result.index[row]
-                ends.append(f"{verb} most by {one} {index} of layer {result.layer[row]} (z = {result.z[row]:+.1f})")
+                ends.append(f"{verb} by {one} {index} of layer {result.layer[row]} (z = {result.z[row]:+.1f})")
         searched = (result.searched_a, result.searched_b)[at]
         token = (result.token_a, result.token_b)[at]
-        parts.append(f"In {side} “{token}” is {' and '.join(ends)}, of {plural(searched, 'vector')}.")
+        parts.append(f"In {side} “{token}” is scored {' and '.join(ends)}, of {plural(searched, 'vector')}.")
     return " ".join(parts)
 
 
@@ -91,7 +91,7 @@ def _show(wanted: TokenSearch, result: TokenSearchResult) -> None:
         name = pair.label_of(getattr(wanted, f"model_{side}"))
         with column:
             st.markdown(f"**{side.upper()}: {plain(name)}**")
-            ends = (("promoting", highest[side]), ("suppressing", lowest[side]))
+            ends = (("highest", highest[side]), ("lowest", lowest[side]))
             for half, (end, table) in zip(st.columns(2, gap="small"), ends, strict=True):
                 with half:
                     _strip(table, result.groups, scale, end, f"search.{side}.{end}")
@@ -102,8 +102,10 @@ def _show(wanted: TokenSearch, result: TokenSearchResult) -> None:
     )
     st.caption(
         "z: the token's score less the mean of its group over all layers of the model, in the group's standard "
-        "deviations; where it is negative the vector suppresses the token, and the others listed with it. Choose a "
-        "row to see that vector beside its nearest in the other model."
+        "deviations; where it is negative, so are the scores of the others listed with it. FF values and W_O rows "
+        "write their tokens; FF keys and columns of W_Q, W_K and W_V read for them, and the sign of one such column "
+        "of attention is free, for turned round together with its partner it changes nothing. Choose a row to see that "
+        "vector beside its nearest in the other model."
     )
     exports.downloads(result, f"token {wanted.token}", "search.files")
     with st.expander("Compute it again"):
@@ -113,10 +115,12 @@ def _show(wanted: TokenSearch, result: TokenSearchResult) -> None:
 
 
 def _strip(table: np.ndarray, groups: tuple[str, ...], scale: charts.Scale, end: str, key: str) -> None:
-    chart = grids.by_layer(table, scale, [GROUPS[group] for group in groups], f"most {end}")
+    chart = grids.by_layer(table, scale, [GROUPS[group] for group in groups], f"z of the {end}")
     finite = table[np.isfinite(table)]
     ends = f"{finite.min():.1f} to {finite.max():.1f}" if finite.size else "nothing defined"
-    st.altair_chart(chart, key=key, width="content", alt=f"Most {end} vector by group and layer: z from {ends}.")
+    st.altair_chart(
+        chart, key=key, width="content", alt=f"Vector that scores it {end}, by group and layer: z from {ends}."
+    )
 
 
 def _table(wanted: TokenSearch, result: TokenSearchResult, side: str) -> None:
@@ -149,5 +153,5 @@ def _table(wanted: TokenSearch, result: TokenSearchResult, side: str) -> None:
             "z": number("z", format="%+.1f", width=50),
             "tokens": listed("it also reads as", width="large"),
         },
-        alt=f"{plural(len(rows), 'vector')} of {side.upper()} that promote or suppress the token most.",
+        alt=f"{plural(len(rows), 'vector')} of {side.upper()} that score the token highest or lowest.",
     )

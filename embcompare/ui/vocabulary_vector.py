@@ -65,6 +65,8 @@ def sentence(wanted: NearestVectors, result: NearestVectorsResult, side: str) ->
         f"Nearest in {back}: {unit} {result.index[0]} of layer {result.layer[0]}, ρ = {result.correlation[0]:+.3f}, "
         f"over {result.shared:,} shared tokens, of {result.searched:,} looked at"
     )
+    if wanted.group in INTERACTIONS:
+        return f"{text}. What the best of so many heads reaches by chance is not drawn."
     if result.null_best is None or not len(result.null_best):
         return f"{text}."
     low, high = result.null_best.min(), result.null_best.max()
@@ -83,7 +85,11 @@ def _show(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector) 
     left, right = st.columns([3, 2], gap="large")
     with left:
         st.markdown(f"**{own} says**")
-        st.markdown(f"top: {_badges(result.tokens_a)}")
+        if wanted.group in INTERACTIONS:
+            st.markdown(f"its leading direction: {_badges(result.tokens_a)}")
+            st.caption("Before the arrow what it reads for (W_QK: the query), behind it what it writes (the key).")
+        else:
+            st.markdown(f"top: {_badges(result.tokens_a)}")
         if result.bottom_a:
             st.markdown(f"bottom: {_badges(result.bottom_a)}")
     with right:
@@ -124,6 +130,8 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
     found = [Vector(back, wanted.group, int(i), int(j)) for i, j in zip(result.layer, result.index, strict=True)]
     unit = "head" if wanted.group in INTERACTIONS else "vector"
     st.markdown(f"**Nearest in {back.upper()}: {plain(pair.label_of(wanted.model_b))}**")
+    if not any(result.bottom_b):
+        del columns["bottom"]
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
@@ -141,7 +149,8 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
         },
         alt=f"The {len(result.index)} nearest vectors of {back.upper()} with their tokens.",
     )
+    what = "head" if wanted.group in INTERACTIONS else "vector"
     st.caption(
-        "Where ρ is negative the vector is read with its sign turned, so that all lists can be read side by side. "
-        "Choose a row to turn round: that vector and its nearest in the other model."
+        f"Where ρ is negative the {what} is read with its sign turned, so that all lists can be read side by side. "
+        f"Choose a row to turn round: that {what} and its nearest in the other model."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embcompare.experiments.reading import TokenReading
+from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.ui import links, pair
 from embcompare.ui import vocabulary as frame
 from embcompare.ui import vocabulary_agreement as agreement
@@ -43,4 +44,7 @@ def show() -> None:
     frame.publish(DEFAULTS)
     VIEWS[tab].show(look)
     frame.publish(DEFAULTS)
-    vector.show(look)
+    looked = frame.chosen_vector()
+    heads_only = tab == "heads" and looked is not None and looked.group not in INTERACTIONS
+    if tab != "agreement" and not heads_only:
+        vector.show(look)
