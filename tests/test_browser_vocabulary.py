@@ -40,7 +40,7 @@ def test_a_chosen_row_becomes_the_vector_and_enters_the_address(page):  # noqa: 
     rest(page)
     index = re.search(r"FF key (\d+)", heading.inner_text())[1]
     assert f"vector=a.ff_keys.4.{index}" in page.url
-    page.get_by_role("button", name="Close").click()
+    page.get_by_test_id("stButton").get_by_role("button", name="Close").click()
     expect(heading).to_have_count(0)
 
 
