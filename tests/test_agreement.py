@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import readings
 import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from readings import read
 
 from embcompare import export
 from embcompare.errors import Cancelled, Incomparable, SettingsError
@@ -47,41 +48,19 @@ SPIED = {
 """Family: where a neuron's activation is seen (True: as an input), and where the concatenated heads are an input."""
 
 
-class Context:
-    device = "cpu"
-
+class Context(readings.Context):
     def __init__(self, stop_after=None, sentences=SENTENCES, **models):
-        self.models, self.reports, self.stop_after, self.sentences = models, [], stop_after, sentences
-
-    def lease(self, name):
-        return nullcontext(self.models[name])
+        super().__init__(stop_after, **models)
+        self.sentences = sentences
 
     def corpus(self, name):
         return Corpus("the text", self.sentences)
-
-    def report(self, done, total, message, partial=None):
-        assert 0 <= done <= total
-        self.reports.append((done, total, message))
-        if self.stop_after is not None and len(self.reports) > self.stop_after:
-            raise Cancelled("stopped")
 
 
 def asked(**changes):
     return ParameterAgreement(
         "a", "b", **{"k": 20, "pairs": 0, "keep_vectors": 12, "null_draws": 3, "common": 0, **changes}
     )
-
-
-def read(model, centred=True, common=0, embedding="output"):
-    """E as it is read with (rows of real tokens), their ids, and what takes the common directions out."""
-    e = model.anatomy.readout(embedding)[0].double()
-    ids = np.flatnonzero(~model.tokens.special[: len(e)])
-    e = e[ids] - e[ids].mean(0) if centred else e[ids]
-    keep = torch.eye(e.shape[1], dtype=torch.float64)
-    if common:
-        u = torch.linalg.svd(e, full_matrices=False)[2][:common]
-        keep -= u.T @ u
-    return e, ids, keep
 
 
 def top_by_size(scores, ids, k):

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from readings import Context, read
 from scipy.stats import binomtest, mannwhitneyu
 
 from embcompare import export
@@ -24,22 +24,6 @@ from embcompare.experiments.weight_pairs import difference_norms
 from embcompare.models import ModelSpec, load_model
 
 FAMILIES = ("gpt2", "llama", "qwen2", "bert-untied", "bert-plain", "t5-gated", "gemma2", "gpt-neox")
-
-
-class Context:
-    device = "cpu"
-
-    def __init__(self, stop_after=None, **models):
-        self.models, self.reports, self.stop_after = models, [], stop_after
-
-    def lease(self, name):
-        return nullcontext(self.models[name])
-
-    def report(self, done, total, message, partial=None):
-        assert 0 <= done <= total
-        self.reports.append((done, total, message))
-        if self.stop_after is not None and len(self.reports) > self.stop_after:
-            raise Cancelled("stopped")
 
 
 def compared(a, b, **changes):
@@ -73,17 +57,6 @@ def tuned(tiny_folders, tmp_path_factory):
                 weight.copy_(torch.randn(weight.shape, generator=generator))
 
     return saved(tiny_folders("gpt2"), tmp_path_factory.mktemp("tuned"), GPT2ForTokenClassification, change)
-
-
-def read(model, centred=True, common=0, embedding="output"):
-    e = model.anatomy.readout(embedding)[0].double()
-    ids = np.flatnonzero(~model.tokens.special[: len(e)])
-    e = e[ids] - e[ids].mean(0) if centred else e[ids]
-    keep = torch.eye(e.shape[1], dtype=torch.float64)
-    if common:
-        u = torch.linalg.svd(e, full_matrices=False)[2][:common]
-        keep -= u.T @ u
-    return e, ids, keep
 
 
 def again(result):

@@ -1,11 +1,11 @@
 """Readings in tokens against the plain float64 formulas, on tiny models of many families."""
 
 import dataclasses
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from readings import Context
 from scipy.sparse.linalg import svds
 
 from embcompare.errors import Cancelled, EmbcompareError, Incomparable, SettingsError
@@ -21,22 +21,6 @@ from embcompare.text import Tokens
 
 FAMILIES = ("gpt2", "llama", "qwen2", "bert-untied", "bert-plain", "t5-gated", "gemma")
 READ = ("ff_keys", "ff_up", "w_q", "w_k", "w_v")
-
-
-class Context:
-    device = "cpu"
-
-    def __init__(self, stop_after=None, **models):
-        self.models, self.reports, self.stop_after = models, [], stop_after
-
-    def lease(self, name):
-        return nullcontext(self.models[name])
-
-    def report(self, done, total, message, partial=None):
-        assert 0 <= done <= total
-        self.reports.append((done, total, message))
-        if self.stop_after is not None and len(self.reports) > self.stop_after:
-            raise Cancelled("stopped")
 
 
 def prepared(model, embedding="output", centred=True, fold=False):

@@ -14,6 +14,7 @@ from embcompare.errors import SettingsError
 from embcompare.models import policy
 from embcompare.shelf import BUNDLED, Shelf, digest_of
 from embcompare.ui import runs
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.text.corpora import Corpus
@@ -98,7 +99,7 @@ def remember_vectors(name: str, found: Vectors) -> None:
 
 def sentences(count: int) -> str:
     """Say a number of sentences."""
-    return f"{count:,} sentence{'' if count == 1 else 's'}"
+    return plural(count, "sentence")
 
 
 def _remember(kind: str, name: str, label: str) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from embcompare import charts
+from embcompare.entries import text as text_of
 from embcompare.errors import SettingsError
 from embcompare.experiments.matches import ParameterMatches, ParameterMatchesResult
 from embcompare.experiments.vectors import INTERACTIONS
@@ -169,7 +170,7 @@ def _onward(settings: ParameterMatches, result: ParameterMatchesResult, rows: li
             index = int(indices[rows[0]])
             at = {"layer_a": str(settings.layer_a), "layer_b": str(settings.layer_b), "group": settings.group}
             # as they were matched: another reading has other neighbours
-            at |= {name: links.text(getattr(settings, name)) for name in ("common", "centred", "embedding")}
+            at |= {name: text_of(getattr(settings, name)) for name in ("common", "centred", "embedding")}
             st.page_link(
                 VOCABULARY,
                 label=f"Vector {index} of {side.upper()} and its nearest",

@@ -14,6 +14,7 @@ from typing import Any
 
 import streamlit as st
 
+from embcompare.entries import text
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments.base import Settings
 from embcompare.ui.page import plain
@@ -103,11 +104,6 @@ def publish(page: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -
     st.session_state[_PUBLISHED] = (page, address)
     if not same:
         st.query_params.from_dict(wanted)
-
-
-def text(value: Any) -> str:
-    """Return a setting's value as an address or a shell writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def forget() -> None:

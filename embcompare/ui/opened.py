@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embcompare.entries import changed
+from embcompare.entries import text as text_of
 from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.store import Entry
-from embcompare.ui import alignment, lens, links, similarity, vocabulary_views
+from embcompare.ui import alignment, lens, similarity, vocabulary_views
 from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
 
 NAMES: dict[str, str] = {
@@ -52,15 +53,11 @@ OPENED_ON: dict[str, Opened] = {
     "token-reading": _vocabulary("read", model="model_a", layer="layer_a"),
     "token-search": _vocabulary("search", group="search_group", count="search_count", top=""),
     "head-reading": _vocabulary("heads", model="model_a", layer="head_layer_a", head="head_number_a", top="pairs"),
-    "nearest-vectors": Opened(
-        VOCABULARY, {"tab": "read"}, {"layer": "layer_a", "top": ""}, frozenset(("layer", "index", "group"))
-    ),
+    "nearest-vectors": Opened(VOCABULARY, {"tab": "read"}, {"layer": "layer_a", "top": ""}, frozenset(("index",))),
     "parameter-difference": _vocabulary(
         "difference", group="changed", layer="changed_layer", top="changed_top", count="changed_count"
     ),
-    "parameter-agreement": _vocabulary(
-        "agreement", k="set_k", sentences="read_sentences", null_draws="shuffles", top="", group=""
-    ),
+    "parameter-agreement": _vocabulary("agreement", k="set_k", sentences="read_sentences", null_draws="shuffles"),
 }
 """The page that shows each experiment's results."""
 _KNOWN: dict[str, Mapping[str, Any]] = {
@@ -94,7 +91,7 @@ def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
     where = OPENED_ON[entry.experiment]
     known = _KNOWN[where.script]
     named = {where.renamed.get(name, name): value for name, value in entry.settings.items()}
-    said = {name: links.text(value) for name, value in named.items() if name in known}
+    said = {name: text_of(value) for name, value in named.items() if name in known}
     if entry.experiment == "nearest-vectors":
         if entry.settings["group"] in INTERACTIONS:
             said = {**said, "tab": "heads"}

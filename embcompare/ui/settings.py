@@ -86,6 +86,23 @@ def single(
     return _shown(item, meta, key, names or {}, None, label)
 
 
+def tab(page: str, views: Mapping[str, str], default: str) -> str:
+    """Show what can be looked at on a page, label by name, and return the choice."""
+    key = links.key(page, "tab")
+    if st.session_state.get(key) not in views:
+        st.session_state[key] = default
+    chosen = st.segmented_control(
+        "Look at",
+        list(views),
+        required=True,
+        format_func=lambda name: views[name],
+        key=key,
+        persist_state="session",
+        label_visibility="collapsed",
+    )
+    return str(chosen or default)
+
+
 def _widget(item: dataclasses.Field, key: str, names: Mapping[Any, str], choices: Sequence[Any] | None) -> Any:
     st.session_state.setdefault(key, item.default)
     return _shown(item, item.metadata, key, names, choices)

@@ -29,6 +29,7 @@ from embcompare.ui import similarity_picture as pictures
 from embcompare.ui import similarity_words as say
 from embcompare.ui.alignment import views
 from embcompare.ui.page import plain
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.estimate import Estimate
@@ -161,18 +162,7 @@ def publish(wanted: RepresentationSimilarity) -> None:
 
 def body(wanted: RepresentationSimilarity, infos: Infos, *, arriving: bool) -> None:
     """Show what the reader chose to look at: the matrix, the difference of two, or the lens."""
-    key = links.key(PAGE, "tab")
-    if st.session_state.get(key) not in TABS:
-        st.session_state[key] = DEFAULTS["tab"]
-    tab = st.segmented_control(
-        "Look at",
-        list(TABS),
-        required=True,
-        format_func=lambda name: TABS[name],
-        key=key,
-        persist_state="session",
-        label_visibility="collapsed",
-    )
+    tab = settings.tab(PAGE, TABS, DEFAULTS["tab"])
     publish(wanted)
     if tab == "lens":
         lens.show(wanted, infos, arriving=arriving)
@@ -266,7 +256,7 @@ def _reasons(result: RepresentationSimilarityResult) -> None:
     cells = len(result.reasons)
     with st.expander("Why the cell has no value" if cells == 1 else f"Why {cells} cells have no value"):
         for text, count in why.items():
-            st.markdown(f"- {plain(text)} ({count} cell{'s' if count > 1 else ''})")
+            st.markdown(f"- {plain(text)} ({plural(count, 'cell')})")
 
 
 def _files(wanted: RepresentationSimilarity, result: RepresentationSimilarityResult, drawn: picture.Picture) -> None:

@@ -159,23 +159,6 @@ def form(readers: dict[str, Any], defaults: dict[str, Any]) -> Look | None:
     return None if infos is None else Look(names, infos, reading)
 
 
-def tab() -> str:
-    """Show what can be looked at and return the choice."""
-    key = links.key(PAGE, "tab")
-    if st.session_state.get(key) not in TABS:
-        st.session_state[key] = DEFAULTS["tab"]
-    chosen = st.segmented_control(
-        "Look at",
-        list(TABS),
-        required=True,
-        format_func=lambda name: TABS[name],
-        key=key,
-        persist_state="session",
-        label_visibility="collapsed",
-    )
-    return str(chosen or DEFAULTS["tab"])
-
-
 def publish(defaults: dict[str, Any]) -> None:
     """Make the address say what is looked at."""
     values = {name: st.session_state.get(links.key(PAGE, name), default) for name, default in defaults.items()}

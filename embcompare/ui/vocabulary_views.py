@@ -6,7 +6,7 @@ from typing import Any
 
 from embcompare.experiments.reading import TokenReading
 from embcompare.experiments.vectors import INTERACTIONS
-from embcompare.ui import links, pair
+from embcompare.ui import links, pair, settings
 from embcompare.ui import vocabulary as frame
 from embcompare.ui import vocabulary_agreement as agreement
 from embcompare.ui import vocabulary_difference as difference
@@ -40,7 +40,7 @@ def show() -> None:
     look = frame.form(readers(), DEFAULTS)
     if look is None:
         return
-    tab = frame.tab()
+    tab = settings.tab(frame.PAGE, frame.TABS, frame.DEFAULTS["tab"])
     frame.publish(DEFAULTS)
     VIEWS[tab].show(look)
     frame.publish(DEFAULTS)
