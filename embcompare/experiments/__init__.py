@@ -22,6 +22,8 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "nearest-vectors": ("embcompare.experiments.nearest", "NearestVectors"),
     "parameter-difference": ("embcompare.experiments.difference", "ParameterDifference"),
     "parameter-agreement": ("embcompare.experiments.agreement", "ParameterAgreement"),
+    "stitching": ("embcompare.experiments.stitching", "Stitching"),
+    "stitched-text": ("embcompare.experiments.stitched_text", "StitchedText"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 
