@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "kernel", "vectors")
+NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "kernel", "stitching", "vectors")
 
 
 def main() -> int:

@@ -43,6 +43,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # --token=-- gives the text "--", which argparse would take for the end of the options and drop
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            return self._get_value(action, "--")
+        return super()._get_values(action, arg_strings)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:
             tell(message.removesuffix("\n"))

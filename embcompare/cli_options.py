@@ -37,7 +37,8 @@ def add_settings(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
     for item in dataclasses.fields(kind):
         flag = f"--{item.name.replace('_', '-')}"
         missing = item.default is dataclasses.MISSING
-        group = needed if missing or item.metadata.get("model") or item.metadata.get("corpus") else others
+        compared = item.metadata.get("model") or (item.metadata.get("corpus") and item.default)
+        group = needed if missing or compared else others
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "required": missing, "help": _help(item)}
         if hints[item.name] is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)

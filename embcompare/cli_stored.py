@@ -29,8 +29,8 @@ def results(arguments: argparse.Namespace) -> None:
         say(f"{plural(count, 'result')} deleted.")
     elif arguments.delete is not None:
         key = store.find(arguments.delete)
-        store.delete(key)
-        say(f"Result {key[:12]} deleted.")
+        gone = "was gone already; nothing was deleted"
+        say(f"Result {key[:12]} deleted." if store.delete(key) else f"Result {key[:12]} {gone}.")
     elif arguments.export is not None:
         if not outputs:
             raise SettingsError("Say where to write the result with --json, --csv or --npz FILE; - is standard output.")
@@ -72,8 +72,7 @@ def kept(arguments: argparse.Namespace) -> None:
         say(f"{plural(count, 'kept thing')} deleted.")
     elif arguments.delete is not None:
         name = kept.find(arguments.delete)
-        kept.delete(name)
-        say(f"{name} deleted.")
+        say(f"{name} deleted." if kept.delete(name) else f"{name} was gone already; nothing was deleted.")
     else:
         for item in kept.items():
             tell(f"{item.name}  {_when(item.last_used)}  {in_words(item.bytes):>8}  {one_line(item.title)}".rstrip())

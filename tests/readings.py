@@ -1,4 +1,4 @@
-"""What the tests of readings in tokens share: a context that lends given models, and E by the plain formula."""
+"""What the tests of readings in tokens share: a context that lends models and texts, and E by the plain formula."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import numpy as np
 import torch
 
 from embcompare.errors import Cancelled
+from embcompare.text.corpora import Corpus
 
 
 class Context:
-    """Lends the models it is given by name, keeps all reports, and cancels after ``stop_after`` of them."""
+    """Lends the models it is given by name, keeps all reports, and cancels after ``stop_after`` of them.
+
+    ``texts`` are sentences by the name of their corpus.
+    """
 
     device = "cpu"
 
-    def __init__(self, stop_after=None, **models):
-        self.models, self.reports, self.stop_after = models, [], stop_after
+    def __init__(self, stop_after=None, texts=None, **models):
+        self.models, self.reports, self.stop_after, self.texts = models, [], stop_after, texts or {}
 
     def lease(self, name):
         return nullcontext(self.models[name])
+
+    def corpus(self, name):
+        assert name, "an empty name is no text and is not looked up"
+        return Corpus(name, self.texts[name])
 
     def report(self, done, total, message, partial=None):
         assert 0 <= done <= total

@@ -324,7 +324,7 @@ def test_ties_go_to_the_lower_token_and_both_ends_count_once(tiny_model, k):
 def test_more_tokens_than_the_vocabulary_are_said(tiny_model):
     model = tiny_model("gpt2")
     result = asked(k=500, words_only=True, keep_vectors=0).compute(Context(a=model, b=tiny_model("llama")))
-    words = int(Readout(asked(), model, "cpu").usable(True, "").sum())
+    words = int(Readout(asked(words_only=True), model, "cpu").usable(Context()).sum())
     assert result.k.tolist()[0] == min(500, words)
 
 

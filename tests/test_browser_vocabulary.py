@@ -38,10 +38,27 @@ def test_a_chosen_row_becomes_the_vector_and_enters_the_address(page):  # noqa: 
     heading = page.get_by_role("heading", name=re.compile(r"FF key \d+ of layer 4 in A"))
     expect(heading).to_be_visible(timeout=PATIENCE)
     rest(page)
+    expect(heading).to_be_in_viewport()
     index = re.search(r"FF key (\d+)", heading.inner_text())[1]
     assert f"vector=a.ff_keys.4.{index}" in page.url
     page.get_by_test_id("stButton").get_by_role("button", name="Close").click()
     expect(heading).to_have_count(0)
+
+
+def test_a_vector_chosen_far_down_is_shown_where_one_looks(page):  # noqa: F811
+    page.goto("/Vocabulary?group=ff_keys&layer_a=4&layer_b=4")
+    expect(page.get_by_test_id("stDataFrame")).to_have_count(2, timeout=PATIENCE)
+    rest(page)
+    main = page.get_by_test_id("stMain")
+    main.evaluate("each => each.scrollTo(0, 500)")
+    before = main.evaluate("each => each.scrollTop")
+    assert before > 300
+    box = page.locator("[data-testid=stDataFrame]:visible").nth(1).bounding_box()
+    page.mouse.click(box["x"] + 18, box["y"] + 52 + 32 * 3)
+    expect(page.get_by_text("B says", exact=True)).to_be_visible(timeout=PATIENCE)
+    rest(page)
+    assert main.evaluate("each => each.scrollTop") == before, "the tables move down, not the window"
+    expect(page.get_by_text("B says", exact=True)).to_be_in_viewport()
 
 
 def test_the_downloaded_reading_is_that_of_the_python_call(page, tmp_path):  # noqa: F811
@@ -70,7 +87,7 @@ def test_every_view_fits_its_window_in_light_and_dark(browser, server, scheme, w
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE)
     for query, said in (
-        ("tab=search&token=whale", re.compile("is scored highest by")),
+        ("tab=search&token=whale&words_of=reviews", re.compile("is scored highest by")),
         ("tab=heads&head_layer_a=4", re.compile("The leading direction holds")),
         ("tab=difference&model_b=demo/gpt2-a-sentiment", re.compile("are equal number for number")),
         ("tab=agreement&read_sentences=12&shuffles=2", re.compile("Above chance in")),

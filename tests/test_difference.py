@@ -509,6 +509,52 @@ def test_what_fine_tuning_on_reviews_changed_agrees_with_a_lexicon(film, capsys)
         assert p < (0.01 if name == "classifier" else 0.1)
 
 
+def lexicon_words(model):
+    rows, _ = rated(model)
+    return " ".join(model.tokens.text[row] for row in rows)
+
+
+def test_among_the_words_of_the_lexicon_the_classifier_lists_them_on_their_side(film, capsys):
+    """Fixed beforehand: the lexicon's words alone are listed, 30 at each end, and counted by its own signs."""
+    a, b = film
+    result = compared(a, b, top=30, words_only=True, only=lexicon_words(a))
+    rows, positive = rated(a)
+    assert result.usable == len(rows)
+    label = next(r for r in result.rows("classifier") if result.index[r] == 1)
+    right, of = signs(result.top_tokens[label], result.bottom_tokens[label])
+    assert of == 60
+    p = binomtest(right, of, alternative="greater").pvalue * LOOKED
+    e, ids, keep = read(a, common=1)
+    x = b.anatomy.classifier.double()[1] - b.anatomy.classifier.double()[0]
+    places = np.searchsorted(ids, rows)
+    scores = (e[places] @ keep @ x).numpy()
+    order = np.argsort(-scores, kind="stable")
+    np.testing.assert_array_equal(result.top[label], rows[order[:30]])
+    np.testing.assert_array_equal(result.bottom[label], rows[order[::-1][:30]])
+    whole = mannwhitneyu(scores[positive], scores[~positive], alternative="greater")
+    auc = whole.statistic / positive.sum() / (~positive).sum()
+    random = torch.from_numpy(np.random.default_rng(2).standard_normal((4000, e.shape[1])))
+    drawn = (e[places] @ keep @ random.T).numpy()
+    ranked = positive[np.argsort(-drawn, axis=0)]
+    by_chance = ranked[:30].sum(0) + (~ranked[-30:]).sum(0)
+    as_good = (by_chance >= right).mean()
+    with capsys.disabled():
+        print(
+            f"\nclassifier, among the {len(rows)} words of the lexicon: {right} of {of} on their side, exact binomial "
+            f"p = {p:.2g}; AUC {auc:.3f}, p = {whole.pvalue * LOOKED:.2g}; {as_good:.1%} of random vectors do as well "
+            f"(mean {by_chance.mean():.1f} of 60)"
+        )
+        print("  +", " ".join(result.top_tokens[label]), "\n  -", " ".join(result.bottom_tokens[label]))
+    assert p < 0.01
+    assert as_good < 0.05
+    # what a vector has on its side its opposite has not, so that chance is half of them
+    assert by_chance.mean() == pytest.approx(30, abs=4 * by_chance.std() / len(by_chance) ** 0.5)
+    for layer in range(3):
+        same = compared(a, b, top=30, words_only=True, only=lexicon_words(a), layer=layer)
+        assert same.unchanged.all()
+        assert len(same.kind) == len(same.rows("classifier")) == 2
+
+
 def test_random_vectors_do_not_agree_with_the_lexicon_and_untouched_layers_have_nothing_to_read(film):
     a, b = film
     rows, positive = rated(a)

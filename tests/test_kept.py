@@ -167,3 +167,28 @@ def test_a_title_is_shown_on_one_line(store, capsys):
     assert main(["kept"]) == 0
     assert capsys.readouterr().out.endswith("  a?b?[31m\n")
     assert json.loads(next((store.folder / "given").glob("*.json")).read_text())["name"] == "a\nb\x1b[31m"
+
+
+def test_what_was_gone_already_is_not_said_to_be_deleted(store, three, monkeypatch, capsys):
+    find = kept.find
+
+    def found_then_gone(start):
+        name = find(start)
+        kept.delete(name, store)  # by somebody else, between the two
+        return name
+
+    monkeypatch.setattr(kept, "find", found_then_gone)
+    assert main(["kept", "--delete", three[0]]) == 0
+    assert "was gone already; nothing was deleted." in capsys.readouterr().err
+
+
+def test_the_page_tells_what_it_deleted_from_what_was_gone(store, three, monkeypatch):
+    from embcompare.ui import keptlist
+
+    state = {}
+    monkeypatch.setattr(keptlist.st, "session_state", state)
+    kept.delete(three[1], store)
+    keptlist._delete(store, three)
+    assert state["results.said"] == "2 things were deleted. 1 thing was gone already."
+    keptlist._delete(store, three[:1])
+    assert state["results.said"] == "1 thing was gone already."

@@ -22,7 +22,7 @@ from test_pages import (  # noqa: F401
 )
 
 from embcompare.errors import SettingsError
-from embcompare.ui import vocabulary, vocabulary_agreement, vocabulary_difference, vocabulary_views
+from embcompare.ui import vocabulary, vocabulary_agreement, vocabulary_difference, vocabulary_heads, vocabulary_views
 from embcompare.ui.vocabulary import Vector, parse_vector
 
 PAGE = "pages/3_Vocabulary.py"
@@ -68,7 +68,7 @@ def test_a_vector_in_the_address_is_shown_beside_its_nearest(twins, caplog):  # 
     (result,) = stored("nearest-vectors")
     assert result.provenance["settings"]["model_a"] == twins["model_b"]
     assert f"vector {result.index[0]} of layer {result.layer[0]}" in sentences(at)
-    nearest = tables(at)[2]
+    nearest = tables(at)[0]  # above the layers' tables, where it is seen without scrolling
     assert nearest["rho"].tolist() == pytest.approx(result.correlation.tolist())
     assert charts_of(at)[0].alt.startswith("Strongest correlation in each layer")
     button(at, "vector.close").click()
@@ -97,15 +97,19 @@ def test_a_token_is_searched_in_both_models(twins, caplog):  # noqa: F811
     (result,) = stored("token-search")
     assert at.query_params["token"] in ("ab", ["ab"])
     assert f"of {result.searched_a:,} vectors" in sentences(at)
-    shown = [len(table) for table in tables(at)]
-    assert shown == [int((result.model == side).sum()) for side in (0, 1)]
+    shown = [table["z"].tolist() for table in tables(at)]
+    both = [(result.model == side) & (result.promotes == end) for side in (0, 1) for end in (True, False)]
+    assert shown == [result.z[rows].tolist() for rows in both]
+    assert sentences(at).count("Scored highest") == sentences(at).count("Scored lowest") == 2
 
 
 def test_a_token_that_no_vocabulary_has_is_told_with_a_way_out(twins, caplog):  # noqa: F811
     at = opened(PAGE, **twins, tab="search", token="qqqqzzzz")
     assert_sound(at, caplog)
     assert "qqqqzzzz" in at.error[0].value
+    assert "it is written qq ##" in at.error[0].value.replace("\\", "")
     assert not tables(at)
+    assert not [found for found in at.button if found.label == "Try again"]
 
 
 def test_heads_are_read_as_pairs_in_both_models(twins, caplog):  # noqa: F811
@@ -117,6 +121,8 @@ def test_heads_are_read_as_pairs_in_both_models(twins, caplog):  # noqa: F811
         (1, 0),
     ]
     assert [len(table) for table in tables(at)] == [7, 7, 7, 7]
+    for result in results:
+        assert vocabulary_heads.chance(result) in sentences(at)
     button(at, "heads.nearest.a").click()
     settled(at)
     assert_sound(at, caplog)
@@ -278,3 +284,121 @@ def test_a_shell_command_passes_values_that_begin_with_a_dash():
     from embcompare.ui import exports
 
     assert "--token=-x" in exports.shell(TokenSearch("demo/gpt2-a", "demo/gpt2-b", token="-x"))
+
+
+@pytest.mark.parametrize("tab", ["read", "search", "heads", "difference", "agreement"])
+def test_a_list_and_a_text_filter_every_view_and_say_so(tab, twins, caplog):  # noqa: F811
+    small = {"read_sentences": "8", "set_k": "2", "shuffles": "1", "token": "ab", "pairs": "5"}
+    at = opened(
+        PAGE, **twins, **LAYERS, **ALL, **small, tab=tab, only="aa ab ba xyzzy", words_of="reviews", stop_words=""
+    )
+    # the tiny models share no word with the reviews
+    assert_sound(at, caplog)
+    assert any("keep other tokens or keep the words of another text" in found.value for found in at.error)
+    field = next(found for found in at.selectbox if found.key == f"{KEY}words_of")
+    field.set_value("").run()
+    settled(at)
+    assert_sound(at, caplog)
+    assert not at.error
+    assert "words_of" not in at.query_params
+    assert at.query_params["only"] in ("aa ab ba xyzzy", ["aa ab ba xyzzy"])
+    said = sentences(at).replace("\\", "")
+    assert "by a list of 4 words; of the list 1 is no token: xyzzy" in said
+    kinds = {"read": "token-reading", "search": "token-search", "heads": "head-reading"}
+    kinds |= {"difference": "parameter-difference", "agreement": "parameter-agreement"}
+    assert {r.provenance["settings"]["only"] for r in stored(kinds[tab])} == {"aa ab ba xyzzy"}
+    assert {r.provenance["settings"]["words_of"] for r in stored(kinds[tab])} == {""}
+
+
+def test_a_text_brought_on_the_page_keeps_its_words_and_its_name_is_in_the_address(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL)
+    turn = at.session_state[f"{KEY}words_of.turn"]
+    next(found for found in at.text_area if found.key == f"{KEY}words_of.pasted.{turn}").set_value("ab, ba!\nzz ea\n")
+    button(at, f"{KEY}words_of.take").click()
+    settled(at)
+    assert_sound(at, caplog)
+    name = at.session_state[f"{KEY}words_of"]
+    assert name.startswith("text/")
+    assert at.query_params["words_of"] in (name, [name])
+    assert "kept to 4 words" in sentences(at)
+    newest = [r for r in stored("token-reading") if r.provenance["settings"]["words_of"] == name]
+    assert len(newest) == 2
+    for result in newest:
+        assert {token.removeprefix("##") for token in result.tokens} <= {"ab", "ba", "zz", "ea"}
+
+
+def test_a_text_that_is_not_there_is_told_and_left_out(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL, words_of=f"text/{'0' * 64}")
+    assert_sound(at, caplog)
+    assert "no longer kept here" in sentences(at)
+    assert len(tables(at)) == 2
+    at = opened(PAGE, **twins, **LAYERS, **ALL, words_of="")
+    assert_sound(at, caplog)
+    assert "Part of the link" not in sentences(at)
+
+
+def test_a_combination_says_whose_vectors_it_sums_and_who_lacks_one(twins, tiny_folders, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL, combination="12:1, 40:-0.5")
+    assert_sound(at, caplog)
+    said = sentences(at).replace("\\", "")
+    assert "1 × FF value 12 − 0.5 × FF value 40 of layer 1 of A, this model's own." in said
+    assert "1 × FF value 12 − 0.5 × FF value 40 of layer 0 of B, this model's own." in said
+    assert "equal numbers mean the same only" in said
+    assert [table["index"].tolist() for table in tables(at)] == [["combination"]] * 2
+    other = {"model_a": twins["model_a"], "model_b": str(tiny_folders("opt"))}
+    at = opened(PAGE, **other, **LAYERS, **ALL, combination="12:1, 90:-0.5")
+    assert_sound(at, caplog)
+    assert len(tables(at)) == 1
+    (fault,) = at.error
+    assert "names vector 90, and layer 0 of" in fault.value
+    assert "has 40 FF values, 0 to 39" in fault.value
+
+
+@pytest.mark.parametrize(
+    ("vector", "said"),
+    [
+        ("a.ff_values.1.9999", "has no FF value 9999 in layer 1; they are numbered 0 to 95."),
+        ("b.ff_keys.9.3", "has no layer 9; its layers are 0 to 1."),
+        ("a.w_q.1.9999", "W_Q columns, 0 to 23, and none numbered 9999."),
+        ("a.w_vo.1.7", "has no W_VO of head 7 in layer 1; they are numbered 0 to 2."),
+    ],
+)
+def test_a_vector_that_is_not_there_names_the_range_and_nothing_is_tried_again(vector, said, twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **LAYERS, **ALL, vector=vector)
+    assert_sound(at, caplog)
+    assert any(said in found.value.replace("\\", "") for found in at.error), [found.value for found in at.error]
+    assert not [found for found in at.button if found.label == "Try again"]
+    assert len(tables(at)) == 2
+    button(at, "vector.close").click()
+    settled(at)
+    assert not at.error
+
+
+def test_a_column_of_lists_is_as_wide_as_its_longest():
+    assert vocabulary.lists_width([["ab"] * 10, ["a"]]) > vocabulary.lists_width([["ab"] * 7])
+    assert vocabulary.lists_width([]) > 0
+
+
+def test_chance_of_a_head_counts_what_lies_beyond_all_draws():
+    class Made:
+        null = np.array([[0.5, -0.4], [0.6, -0.3]])
+        top_values = np.array([0.9, 0.61, 0.6])
+        bottom_values = np.array([-0.3])
+
+    assert vocabulary_heads.chance(Made()) == (
+        "Chance, by 2 random heads with the same singular values in random directions: the largest of such a head "
+        "reaches 0.500 to 0.600, and 2 of the 3 largest entries listed here lie beyond; the smallest of such a head "
+        "reaches −0.300 to −0.400, and 0 of the 1 smallest entry listed here lie beyond."
+    )
+    Made.null = None
+    assert vocabulary_heads.chance(Made()) == ""
+
+
+def test_both_ends_of_a_change_are_rows_of_their_own(caplog):
+    at = opened(PAGE, model_a="demo/gpt2-a", model_b="demo/gpt2-a-sentiment", tab="difference", words_of="reviews")
+    assert_sound(at, caplog)
+    (result,) = [r for r in stored("parameter-difference") if r.provenance["settings"]["words_of"] == "reviews"]
+    table = next(table for table in tables(at) if table.iloc[0, 0].startswith("classifier"))
+    assert table["end"].tolist() == ["top", "bottom"] * 2
+    assert list(table["tokens"].iloc[1]) == list(result.bottom_tokens[result.rows("classifier")[0]])
+    assert "kept to 693 words (of 4,091 tokens) by the 1,686 words of shipped reviews" in sentences(at)

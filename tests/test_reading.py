@@ -5,14 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from readings import Context
 from scipy.sparse.linalg import svds
 
 from embcompare.errors import Cancelled, EmbcompareError, Incomparable, SettingsError
-from embcompare.experiments.heads import HeadReading
+from embcompare.experiments.filters import whole_words, word_list
+from embcompare.experiments.heads import HeadReading, random_heads
 from embcompare.experiments.nearest import NearestVectors
 from embcompare.experiments.reading import TokenReading, parse_combination
-from embcompare.experiments.readout import stop_list, whole_words
 from embcompare.experiments.surfaces import find_token
 from embcompare.experiments.token_search import TokenSearch
 from embcompare.experiments.vectors import head_factors
@@ -135,7 +138,7 @@ def test_words_only_and_the_stop_list_leave_tokens_out(tiny_model):
     result = stopped.compute(Context(m=model))
     assert not set(result.tokens) & set(plain.tokens)
     scores, _ = dense_scores(model, model.anatomy.vectors("ff_values", 0), "ff_values")
-    keep = allowed & ~np.isin([t.casefold() for t in model.tokens.text], list(stop_list(stopped.stop_words)))
+    keep = allowed & ~np.isin([t.casefold() for t in model.tokens.text], list(word_list(stopped.stop_words)))
     np.testing.assert_array_equal(result.top, ends_of(scores, keep, 5, True))
 
 
@@ -185,7 +188,7 @@ def test_a_combination_reads_the_sum(tiny_model):
     scores, real = dense_scores(model, (vectors[12] - 0.5 * vectors[30])[None], "ff_keys")
     np.testing.assert_array_equal(result.top, ends_of(scores, real, 10, True))
     assert result.index.tolist() == [-1]
-    with pytest.raises(SettingsError, match="names vector 4000"):
+    with pytest.raises(SettingsError, match="names vector 4000, and layer 1 of .* has 96 FF values, 0 to 95; name oth"):
         TokenReading("m", 1, combination="4000:1").compute(Context(m=model))
 
 
@@ -273,6 +276,66 @@ def test_pairs_of_a_head_are_the_extremes_of_the_dense_matrix(tiny_model, family
         np.testing.assert_allclose(values, matrix.ravel()[order], rtol=1e-7)
     assert len({done for done, _, _ in context.reports}) > 1
     again(result)
+
+
+@pytest.mark.parametrize("kind", ["w_qk", "w_vo"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_level_of_chance_is_that_of_random_heads_read_in_the_same_way(tiny_model, kind, exact):
+    model = tiny_model("llama")
+    how = {"inverse": "exact" if exact else "transpose", "identical": "none", "fold_norm": True, "seed": 3}
+    settings = HeadReading("m", 1, 0, kind, top=3, null_draws=4, **how)
+    result = settings.compute(Context(m=model))
+    e, real = prepared(model, fold=True)
+    inverse = e @ torch.linalg.pinv(e[real].T @ e[real], rtol=1e-12)
+    one, other = (inverse if exact else e)[real], (inverse if exact and kind == "w_qk" else e)[real]
+    raw = [factor[0] for factor in head_factors(model.anatomy, kind, 1)]
+    for draw, (left, right) in enumerate(random_heads(raw, 4, 3)):
+        matrix = ((one @ left.T) @ (right @ other.T)).numpy()
+        ends = np.array([matrix.max(), matrix.min()])
+        np.testing.assert_allclose(result.null[draw], ends, rtol=1e-6)
+        np.testing.assert_allclose(result.null_z[draw], (ends - matrix.mean()) / matrix.std(), rtol=1e-5)
+    again(result)
+    bare = HeadReading("m", 1, 0, kind, top=3, null_draws=0, **how).compute(Context(m=model))
+    assert bare.null is None
+    np.testing.assert_array_equal(bare.top_values, result.top_values)
+    again(bare)
+
+
+@given(st.integers(1, 5), st.integers(5, 12), st.integers(0, 10**6))
+@hypothesis_settings(max_examples=50, deadline=None)
+def test_random_heads_keep_singular_values_and_forget_the_rest(width, d, seed):
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.randn(width, d, generator=generator, dtype=torch.float64) for _ in range(2))
+    inner = torch.eye(width, dtype=torch.float64) + 0.3 * torch.randn(width, width, generator=generator).double()
+    drawn = list(random_heads([left, right], 3, 5))
+    strong = torch.linalg.svdvals(left.T @ right)[:width]
+    for one, other in drawn:
+        np.testing.assert_allclose(torch.linalg.svdvals(one.T @ other)[:width], strong, atol=1e-9)
+    assert not torch.allclose(drawn[0][0], drawn[1][0])
+    # only the product is the head's: another basis inside it changes nothing, nor does turning the model's space
+    turned = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64)).Q
+    same = random_heads([inner @ left @ turned, torch.linalg.inv(inner).T @ right @ turned], 3, 5)
+    for (one, other), (again_one, again_other) in zip(drawn, same, strict=True):
+        np.testing.assert_allclose(again_one.T @ again_other, one.T @ other, atol=1e-7 * float(strong[0]))
+
+
+def test_directions_of_random_heads_favour_none():
+    left, right = torch.eye(2, 6, dtype=torch.float64), torch.eye(2, 6, dtype=torch.float64)
+    products = torch.stack([one.T @ other for one, other in random_heads([left, right], 4000, 0)])
+    assert float(products.mean(0).abs().max()) < 4 * (2 / 36 / 4000) ** 0.5
+    # E[M M'] = Σσ² / d · 1
+    squares = (products @ products.mT).mean(0)
+    np.testing.assert_allclose(squares, np.eye(6) * 2 / 6, atol=0.03)
+
+
+def test_a_head_of_zeros_has_zero_as_its_level(tiny_folders):
+    from embcompare.models import ModelSpec, load_model
+
+    model = load_model(ModelSpec.parse(str(tiny_folders("gpt2")), dtype="float64"))
+    model.anatomy.blocks[0].attention.w_o.data.zero_()
+    result = HeadReading("m", 0, 0, "w_vo", null_draws=2).compute(Context(m=model))
+    assert not result.null.any()
+    assert np.isnan(result.null_z).all()
 
 
 def test_identical_tokens_are_left_out_by_token_or_by_text(tiny_folders):
@@ -445,6 +508,35 @@ def test_lower_casing_tokenizers_find_tokens_in_lower_case():
 def test_an_absent_token_names_the_nearest(byte_level, text, sentence):
     with pytest.raises(SettingsError, match=sentence):
         find_token(byte_level, text, "m", 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("dogsing", "it is written dogs ##ing, and each"),
+        (" housedog", "written house ##dog"),
+        ("##xing", ""),
+        ("zz", ""),
+    ],
+)
+def test_an_absent_word_tells_its_pieces(byte_level, text, written):
+    forms = {"dogsing": [0, 3], " dogsing": [2, 3], "housedog": [0, 3, 0], " housedog": [4, 0], "xing": [0, 3]}
+
+    def pieces(form):
+        return forms.get(form, [5])  # a special token: the tokenizer knows it not
+
+    with pytest.raises(SettingsError) as told:
+        find_token(byte_level, text, "m", 6, pieces)
+    assert (written in str(told.value)) if written else ("written" not in str(told.value))
+
+
+def test_a_real_tokenizers_pieces_are_told_and_long_ones_cut(tiny_model):
+    for family in ("gpt2", "llama", "bert-untied", "t5-gated"):
+        model = tiny_model(family)
+        with pytest.raises(SettingsError, match=r"no token 'abbacada'; it is written abb? ##?\S+ .*can be searched"):
+            TokenSearch("m", "m", "abbacada").compute(Context(m=model))
+    with pytest.raises(SettingsError, match=r"written \S+( \S+){7} …, and"):
+        TokenSearch("m", "m", "ab" * 300).compute(Context(m=tiny_model("gpt2")))
 
 
 def test_rows_cut_off_are_not_found(byte_level):

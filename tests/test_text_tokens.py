@@ -174,5 +174,16 @@ def test_lengths_must_agree():
         Tokens(("a",), ("a", "b"), np.zeros(1, bool), np.zeros(1, bool))
 
 
+def test_punctuation_inside_a_word_is_marked_where_the_tokenizer_marks_it():
+    def made(scheme):
+        return Tokens(
+            ("##-", "-", "##s"), ("-", "-", "s"), np.array([False, True, False]), np.zeros(3, bool), False, scheme
+        )
+
+    assert made("wordpiece").displays == ("##-", "-", "##s")
+    # where a mark says what starts a word, nearly all punctuation stands without one
+    assert made("bytes").displays == made("sentencepiece").displays == ("-", "-", "##s")
+
+
 def test_display_of_all_is_display_of_each(wordpiece):
     assert wordpiece.displays == tuple(wordpiece.display(i) for i in range(len(wordpiece)))

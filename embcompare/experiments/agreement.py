@@ -48,11 +48,13 @@ class ParameterAgreement(Settings):
     common: int = common_option(1)
     embedding: str = reading_option("embedding")
     words_only: bool = reading_option("words_only")
+    stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
     seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of all that is drawn.")
 
     inverse: ClassVar[str] = "transpose"
     fold_norm: ClassVar[bool] = False
-    stop_words: ClassVar[str] = ""
 
     def compute(self, context: Context) -> ParameterAgreementResult:
         """Measure one model after the other, layer by layer; no array of all vectors by tokens ever exists."""

@@ -78,7 +78,7 @@ def measured(
     progress.say("reading the embedding")
     readout = Readout(settings, model, context.device)
     common = Common(readout, settings.common)
-    usable = readout.usable(settings.words_only, settings.stop_words)
+    usable = readout.usable(context)
     pairs = PairAgreement(settings, readout, common, usable)
     progress.step()
     for layer in range(layers):
@@ -100,6 +100,11 @@ def measured(
     count = int(usable.sum())
     if settings.k > count:
         notices.append(f"{model.spec.label} has {count:,} tokens that may be listed, so sets have no more.")
+    if settings.k >= count:
+        notices.append(
+            f"Every set of {model.spec.label} holds all its tokens, so all agree whatever they say; list fewer tokens "
+            "of a set, or filter fewer out."
+        )
     keep, curves, sizes = _kept(settings, readout, common, usable, active, progress)
     return Measured(
         layers=layers,

@@ -54,7 +54,8 @@ def option(
 
     ``choices`` bounds a setting to a list, ``low`` and ``high`` bound a number, both included;
     ``model=True`` marks the name of a model (``vectors=True``: or of a user's own vectors), ``corpus=True`` the name of
-    a corpus: what the name stands for, not the name, enters the result's key.
+    a corpus: what the name stands for, not the name, enters the result's key. An empty name of a corpus stands for
+    none.
     """
     metadata = {
         "help": help,
@@ -151,7 +152,8 @@ class Settings:
 
     def _named(self, kind: str) -> tuple[str, ...]:
         names = [getattr(self, i.name) for i in dataclasses.fields(self) if i.metadata.get(kind)]
-        return tuple(dict.fromkeys(names))
+        # an empty name is a text that is not asked for
+        return tuple(dict.fromkeys(name for name in names if name))
 
     def call(self) -> str:
         """Return the Python call that makes this run again, defaults left out."""
@@ -273,7 +275,7 @@ def canonical(settings: Settings, fingerprints: Mapping[str, str]) -> str:
         "experiment": settings.experiment,
         "version": settings.version,
         "settings": {
-            name: (fingerprints.get(value, value) if name in _content_fields(settings) else value)
+            name: (fingerprints.get(value, value) if value and name in _content_fields(settings) else value)
             for name, value in settings.to_dict().items()
         },
     }

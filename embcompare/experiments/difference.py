@@ -44,6 +44,8 @@ class ParameterDifference(Settings):
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
     stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
     small_overlap: bool = option(False, label="Allow a small overlap", help="Go on with few shared tokens.")
 
     def compute(self, context: Context) -> ParameterDifferenceResult:

@@ -47,10 +47,9 @@ class DifferenceRun:
         self.readout = Readout(settings, self.reading, context.device)
         self.readout.note_exact(self.groups, "FF values and rows of W_O")
         self.common = Common(self.readout, settings.common)
-        usable = self.readout.usable(settings.words_only, settings.stop_words)
-        shared = torch.zeros_like(usable)
-        shared[torch.from_numpy(self.match.rows_b if by_b else self.match.rows_a).to(usable.device)] = True
-        self.usable = usable & shared
+        shared = torch.zeros(len(self.readout.E), dtype=torch.bool)
+        shared[torch.from_numpy(self.match.rows_b if by_b else self.match.rows_a)] = True
+        self.usable = self.readout.usable(context, among=shared)
         self.total = 2 * len(self.groups) * len(self.layers) + 2
         self.done = 0
         shape = (len(self.groups), len(self.layers))

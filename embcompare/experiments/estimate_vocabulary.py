@@ -56,11 +56,12 @@ def search_cost(settings: TokenSearch, a: ModelInfo, b: ModelInfo, device: str =
 
 
 def heads_cost(settings: HeadReading, info: ModelInfo, device: str = "cpu") -> Estimate:
-    """Estimate a :class:`HeadReading`: every pair of tokens looked at once, at both ends, were none passed over."""
+    """Estimate a :class:`HeadReading`: every pair looked at, at both ends, were none passed over; so for each draw."""
     width = info.width / max(info.heads, 1)
-    pairs = float(info.vocabulary) ** 2
+    pairs = float(info.vocabulary) ** 2 * (1 + settings.null_draws)
     seconds = pairs * (2.0 * width / estimate.product_rate(device) + PAIR_SECONDS)
-    seconds += 8.0 * info.vocabulary * info.width * width / estimate.product_rate(device, "float64")
+    readings = 8.0 * info.vocabulary * info.width * width * (1 + settings.null_draws)
+    seconds += readings / estimate.product_rate(device, "float64")
     seconds += _embedding_seconds(info, device, squares=settings.inverse == "exact" or settings.common > 0)
     return Estimate(START_SECONDS + seconds, int(6 * 8 * info.vocabulary * width + BLOCK * info.width * 8))
 

@@ -2,11 +2,14 @@
 
 Dar et al. 2023, section 4.1: W_QK says which token attends to which, W_VO which token is written where which is read.
 The paper lists entries above a threshold found by bisection; here the k largest and smallest of all V x V are exact.
-Biases, the scaling by 1/√d_h and positions are left out.
+Biases, the scaling by 1/√d_h and positions are left out. What the strongest entry is by chance is told by random heads
+that have the same singular values, read in the same way.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -62,6 +65,11 @@ class HeadReadingResult(Result):
     """(t,) how each of them is written."""
     usable: int
     """Tokens that may be listed."""
+    null: np.ndarray | None
+    """(draws, 2) float64: the largest and the most negative entry that may be listed of random heads with the same
+    singular values; None where none were drawn."""
+    null_z: np.ndarray | None
+    """(draws, 2) float64: both from their own matrix's mean in its standard deviations."""
     shared_by: tuple[int, ...]
     """The query heads that have the same key and value head, this one included."""
     condition: float | None
@@ -125,6 +133,12 @@ class HeadReading(Settings):
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
     stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
+    null_draws: int = option(
+        5, label="Null draws", low=0, high=100, help="Random heads of the same singular values; 0 draws none."
+    )
+    seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of the random heads.")
 
     def compute(self, context: Context) -> HeadReadingResult:
         """Search the V x V matrix in blocks that never leave the cache; it never exists."""
@@ -150,29 +164,48 @@ class HeadReading(Settings):
                     "its own rows of W_O."
                 )
             common = Common(readout, self.common)
-            factors = [
-                readout.factors(factor[self.head], name, common)
-                for factor, name in zip(
-                    head_factors(model.anatomy, self.kind, self.layer), INTERACTIONS[self.kind], strict=True
-                )
-            ]
-            usable = readout.usable(self.words_only, self.stop_words)
-            return self._search(context, readout, factors, usable, shared)
+            raw = [factor[self.head] for factor in head_factors(model.anatomy, self.kind, self.layer)]
+            usable = readout.usable(context)
+            return self._search(context, readout, common, raw, usable, shared)
+
+    def _factors(self, readout: Readout, common: Common, raw: Sequence[Tensor]) -> list[Tensor]:
+        """Read both factors of a head over the vocabulary, (V, d_h) each."""
+        return [
+            readout.factors(factor, name, common) for factor, name in zip(raw, INTERACTIONS[self.kind], strict=True)
+        ]
 
     def _search(
-        self, context: Context, readout: Readout, factors: list[Tensor], usable: Tensor, shared: tuple[int, ...]
+        self,
+        context: Context,
+        readout: Readout,
+        common: Common,
+        raw: list[Tensor],
+        usable: Tensor,
+        shared: tuple[int, ...],
     ) -> HeadReadingResult:
         from embcompare.projections import entry_ends
 
-        def tick(done: int, total: int) -> None:
-            context.report(done, total, "searching all pairs of tokens in blocks")
+        def tick(done: int, total: int, begun: int = 0) -> None:
+            message = "searching a random head" if begun else "searching all pairs of tokens in blocks"
+            context.report(begun * total + done, (1 + self.null_draws) * total, message)
 
-        left, right = factors
+        left, right = self._factors(readout, common, raw)
         same = _labels(readout.model.tokens, len(left), self.identical, left.device)
         high, low = entry_ends(
             left, right, self.top, rows=usable, columns=usable, identical=same and (same[0], same[0]), tick=tick
         )
         spectrum, mean, sd = _moments(left[usable], right[usable])
+        null, null_z = [], []
+        for draw, random in enumerate(random_heads(raw, self.null_draws, self.seed), 1):
+            one, other = self._factors(readout, common, random)
+            ends = entry_ends(
+                one, other, 1, rows=usable, columns=usable, identical=same and (same[0], same[0]),
+                tick=functools.partial(tick, begun=draw),
+            )  # fmt: skip
+            extremes = np.array([float(end.values[0]) if len(end.values) else np.nan for end in ends])
+            _, middle, spread = _moments(one[usable], other[usable])
+            null.append(extremes)
+            null_z.append((extremes - middle) / spread if spread else np.full(2, np.nan))
         high_rows, high_columns, low_rows, low_columns = (
             as_numpy(each) for each in (high.rows, high.columns, low.rows, low.columns)
         )
@@ -190,6 +223,8 @@ class HeadReading(Settings):
             listed=listed.rows,
             tokens=listed.names,
             usable=int(usable.sum()),
+            null=np.array(null) if null else None,
+            null_z=np.array(null_z) if null_z else None,
             shared_by=shared,
             condition=readout.inverse.condition if readout.inverse else None,
             rank=readout.inverse.rank if readout.inverse else None,
@@ -207,6 +242,28 @@ def _labels(tokens: Tokens, size: int, identical: str, device: torch.device) -> 
         return (torch.arange(size, device=device),)
     _, numbers = np.unique([text.casefold().strip() for text in tokens.text[:size]], return_inverse=True)
     return (torch.as_tensor(numbers, device=device),)
+
+
+def random_heads(raw: Sequence[Tensor], draws: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draw heads whose product has the singular values of ``leftᵀ right`` and random directions, two (d_h, d) factors.
+
+    Left and right singular vectors are uniform among the orthonormal frames of the model's space, so that what a head
+    reads and writes, and what of it belongs together, is by chance; how strong it is, and in how many directions, is
+    not. What the two factors are by themselves makes no difference, for only their product is the head's.
+    """
+    import torch
+
+    left, right = (factor.double().cpu() for factor in raw)
+    # the product's singular values from the two small triangles: left = (q r)ᵀ with r (d_h, d_h)
+    strong = torch.linalg.svdvals(torch.linalg.qr(left.T).R @ torch.linalg.qr(right.T).R.T)
+    generator = torch.Generator().manual_seed(seed)
+    root = strong.sqrt()[:, None]
+    for _ in range(draws):
+        frames = []
+        for width in (left.shape[1], right.shape[1]):
+            q, r = torch.linalg.qr(torch.randn(width, len(strong), generator=generator, dtype=torch.float64))
+            frames.append(root * (q * r.diagonal().sign()).T)
+        yield frames[0].to(raw[0].device), frames[1].to(raw[0].device)
 
 
 def _moments(left: Tensor, right: Tensor) -> tuple[np.ndarray, float, float]:

@@ -112,6 +112,8 @@ class NearestVectors(Settings):
     embedding: str = reading_option("embedding")
     words_only: bool = reading_option("words_only")
     stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
     null_draws: int = option(
         20, label="Null draws", low=0, high=1000, help="Random permutations of the vocabulary; 0 leaves the null out."
     )
@@ -271,7 +273,9 @@ class _Run:
         if not chosen:
             return (), ()
         readout = Readout(self.settings, model, self.context.device)
-        usable = readout.usable(self.settings.words_only, self.settings.stop_words)
+        said = len(readout.notices)
+        usable = readout.usable(self.context)
+        self.notices += readout.notices[said:]
         if self.settings.group in INTERACTIONS:
             return self._read_heads(readout, usable, chosen)
         picked = [

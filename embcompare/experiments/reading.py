@@ -137,6 +137,8 @@ class TokenReading(Settings):
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
     stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,7 +161,7 @@ class TokenReading(Settings):
             readout = Readout(self, model, context.device)
             readout.note_exact(INTERACTIONS.get(self.group, (self.group,)), GROUPS[self.group])
             readout.notices += position_notices(model, self.layer, self.group)
-            usable = readout.usable(self.words_only, self.stop_words)
+            usable = readout.usable(context)
             common = Common(readout, self.common)
             heads = self.group in INTERACTIONS
             chosen = self._heads(readout, common) if heads else self._vectors(readout, common)
@@ -182,8 +184,8 @@ class TokenReading(Settings):
             for named in terms:
                 if named >= len(vectors):
                     raise SettingsError(
-                        f"Combination names vector {named}, and layer {self.layer} has {len(vectors)} "
-                        f"{GROUPS[self.group]}, 0 to {len(vectors) - 1}."
+                        f"Combination names vector {named}, and layer {self.layer} of {readout.model.spec.label} has "
+                        f"{len(vectors)} {GROUPS[self.group]}, 0 to {len(vectors) - 1}; name others."
                     )
             weights = torch.tensor(list(terms.values()), dtype=torch.float64, device=vectors.device)
             raw = weights[None] @ vectors[list(terms)].double()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +11,13 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import option
+from embcompare.experiments.filters import Filters, FilterSettings
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from embcompare.experiments.base import Context
     from embcompare.experiments.commons import Common
     from embcompare.models import LoadedModel
     from embcompare.projections import RightInverse
@@ -29,8 +30,8 @@ What is added to the stream, FF values and rows of W_O, is read by E itself in b
 TokenLists = tuple[tuple[str, ...], ...]
 
 
-class ReadingSettings(Protocol):
-    """The settings that say how vectors are read in tokens."""
+class ReadingSettings(FilterSettings, Protocol):
+    """The settings that say how vectors are read in tokens, and which tokens are listed."""
 
     @property
     def embedding(self) -> str:
@@ -81,6 +82,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "",
         "label": "Stop list",
         "help": "Tokens to leave out, separated by spaces or commas; case makes no difference.",
+    },
+    "only": {
+        "default": "",
+        "label": "Keep only",
+        "help": "Tokens to list and no others, separated by spaces or commas; case makes no difference. Empty lists "
+        "all; a long list is better given as a text.",
+    },
+    "words_of": {
+        "default": "",
+        "corpus": True,
+        "label": "Keep only the words of",
+        "help": "A text: list only tokens that are whole words of it, as the paper keeps those of its reviews. "
+        "shipped, reviews, or text/DIGEST of a text you gave.",
     },
 }
 
@@ -191,40 +205,24 @@ class Readout:
         y = y if common is None else common.taken_out(y)
         return token_scores([self.E], y) - self.shift(y)
 
-    def usable(self, words_only: bool, stop_words: str) -> Tensor:
-        """Return which tokens may be listed, (V,) bool; special tokens never may. None left raises SettingsError."""
+    def usable(self, context: Context, among: Tensor | None = None) -> Tensor:
+        """Return which tokens may be listed by the settings' filters, (V,) bool; special tokens never may.
+
+        ``among`` (V,) bool leaves out others beforehand. What the filters leave is said in a notice; none left raises
+        SettingsError.
+        """
         import torch
 
-        tokens = self.model.tokens
-        keep = ~tokens.special[: len(self.E)]
-        if words_only:
-            keep &= whole_words(tokens)[: len(keep)]
-        stop = stop_list(stop_words)
-        if stop:
-            keep &= np.array([text.casefold() not in stop for text in tokens.text[: len(keep)]], dtype=bool)
-        if not keep.any():
-            raise SettingsError(
-                f"The filters leave no token of {self.model.spec.label} to list; shorten the stop list or list more "
-                "than whole words."
-            )
+        others = None if among is None else as_numpy(among)
+        filters = Filters.of(self.settings, context)
+        keep, said = filters.kept(self.model.tokens, len(self.E), self.model.spec.label, others)
+        self.notices += [said] if said else []
         return torch.as_tensor(keep, device=self.E.device)
 
     def note_exact(self, groups: Iterable[str], what: str) -> None:
         """Say where the exact inverse makes no difference."""
         if self.inverse is not None and not any(group in READ_BY_INVERSE for group in groups):
             self.notices.append(f"{what} are added to the stream and read by E itself, with the exact inverse as well.")
-
-
-def whole_words(tokens: Tokens) -> np.ndarray:
-    """Return which tokens start a word and consist of letters alone, (V,) bool."""
-    letters = np.array([text.isalpha() for text in tokens.text], dtype=bool)
-    whole: np.ndarray = letters & tokens.starts_word & ~tokens.special
-    return whole
-
-
-def stop_list(text: str) -> frozenset[str]:
-    """Return the words of a stop list, case folded; spaces, commas, semicolons and line ends separate them."""
-    return frozenset(word.casefold() for word in re.split(r"[\s,;]+", text) if word)
 
 
 def require_layer(model: LoadedModel, layer: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from embcompare.text import Tokens
 
 _NEAREST = 5
+_PIECES = 8
+
+Pieces = Callable[[str], Sequence[int]]
+"""How a tokenizer writes a text: the rows of its tokens, no special ones added."""
 
 
-def find_token(tokens: Tokens, text: str, label: str, size: int) -> tuple[int, str]:
+def find_token(tokens: Tokens, text: str, label: str, size: int, pieces: Pieces | None = None) -> tuple[int, str]:
     """Return the row of E, among the first ``size``, of the token that ``text`` spells, and a notice or "".
 
     Word marks are read in every tokenizer's spelling: a leading space, ``Ġ`` or ``▁`` asks for a token that starts a
     word, a leading ``##`` for one that does not; without a mark the one that starts a word comes first. Tokenizers that
     lower-case their input match in lower case. The tokenizer's own spelling always works. An absent token raises
-    :class:`SettingsError` that names the nearest there are.
+    :class:`SettingsError` that names the nearest there are, and with ``pieces`` those that the text is written with.
     """
     if not text.strip(" "):
         raise SettingsError("Token is empty; give a token as text, such as dog.")
@@ -38,7 +43,7 @@ def find_token(tokens: Tokens, text: str, label: str, size: int) -> tuple[int, s
     rows = [row for row in range(size) if tokens.text[row] == wanted and not tokens.special[row]]
     fitting = [row for row in rows if starts is None or bool(tokens.starts_word[row]) is starts]
     if not fitting:
-        raise SettingsError(_absent(tokens, text, wanted, rows, label, size))
+        raise SettingsError(_absent(tokens, text, wanted, rows, label, size, pieces))
     chosen = max(fitting, key=lambda row: bool(tokens.starts_word[row]))
     others = [tokens.display(row) for row in rows if row != chosen]
     if starts is not None or not others:
@@ -58,15 +63,35 @@ def _parsed(text: str) -> tuple[str, bool | None]:
     return text.strip(" "), None
 
 
-def _absent(tokens: Tokens, text: str, wanted: str, alike: list[int], label: str, size: int) -> str:
+def _absent(
+    tokens: Tokens, text: str, wanted: str, alike: list[int], label: str, size: int, pieces: Pieces | None
+) -> str:
     said = f"{label} has no token '{one_line(visible(text))}'"
     if alike:
         kind = "inside a word" if not tokens.starts_word[alike[0]] else "at the start of a word"
         return f"{said}; it has {', '.join(tokens.display(row) for row in alike)} {kind}, so give that."
+    written = "" if pieces is None else _written(tokens, text, size, pieces)
+    if written:
+        said += f"; it is written {written}, and each of these can be searched"
     near = nearest_tokens(tokens, wanted, size)
     if not near:
-        return f"{said} and none that is spelt alike; give another."
+        return f"{said}." if written else f"{said} and none that is spelt alike; give another."
     return f"{said}; the nearest it has are {', '.join(tokens.display(row) for row in near)}."
+
+
+def _written(tokens: Tokens, text: str, size: int, pieces: Pieces) -> str:
+    """Return the tokens that a word is written with; "" where they are unknown or no more than one."""
+    bare, starts = _parsed(text)
+    if starts is False:
+        return ""
+    # whether a word that begins the text is written as behind a space is each tokenizer's own affair
+    forms = [list(pieces(form)) for form in (bare, f" {bare}")]
+    if any(row >= size for rows in forms for row in rows):
+        return ""
+    rows = next((rows for rows in forms if rows and tokens.starts_word[rows[0]] and tokens.text[rows[0]]), forms[0])
+    if len(rows) < 2 or tokens.special[rows].any():
+        return ""
+    return " ".join([tokens.display(row) for row in rows[:_PIECES]] + (["…"] if len(rows) > _PIECES else []))
 
 
 def nearest_tokens(tokens: Tokens, wanted: str, size: int, count: int = _NEAREST) -> list[int]:

@@ -16,7 +16,7 @@ from embcompare.errors import Incomparable
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.commons import Common, common_option
 from embcompare.experiments.readout import Readout, TokenLists, as_numpy, reading_option
-from embcompare.experiments.surfaces import find_token
+from embcompare.experiments.surfaces import Pieces, find_token
 from embcompare.experiments.vectors import GROUPS, INTERACTIONS, require_group
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class TokenSearch(Settings):
     fold_norm: bool = reading_option("fold_norm")
     words_only: bool = reading_option("words_only")
     stop_words: str = reading_option("stop_words")
+    only: str = reading_option("only")
+    words_of: str = reading_option("words_of")
 
     def compute(self, context: Context) -> TokenSearchResult:
         """Multiply every layer's vectors with the token's row of E; rank by z within the group."""
@@ -124,9 +126,10 @@ class TokenSearch(Settings):
             readouts = [Readout(self, model, context.device) for model in (a, b)]
             found = []
             for readout in readouts:
-                row, note = find_token(readout.model.tokens, self.token, readout.model.spec.label, len(readout.E))
+                model = readout.model
+                row, note = find_token(model.tokens, self.token, model.spec.label, len(readout.E), _pieces(model))
                 readout.notices += [note] if note else []
-                found.append(_Found(self, readout, row, groups))
+                found.append(_Found(self, context, readout, row, groups))
             steps = 2 + sum(model.anatomy.n_layers for model in (a, b))
             done = 0
             for each in found:
@@ -148,14 +151,21 @@ class TokenSearch(Settings):
         return (self.group,)
 
 
+def _pieces(model: LoadedModel) -> Pieces:
+    """Return how the model's tokenizer writes a text."""
+    return lambda text: model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
 class _Found:
     """One model's scores, z and listed vectors."""
 
-    def __init__(self, settings: TokenSearch, readout: Readout, row: int, groups: tuple[str, ...]) -> None:
+    def __init__(
+        self, settings: TokenSearch, context: Context, readout: Readout, row: int, groups: tuple[str, ...]
+    ) -> None:
         self.readout, self.row, self.groups = readout, row, groups
         self.count, self.top = settings.count, settings.top
         self.common = Common(readout, settings.common)
-        self.usable = readout.usable(settings.words_only, settings.stop_words)
+        self.usable = readout.usable(context)
         self.model = readout.model
         self.own = [g for g in groups if g in self.model.anatomy.groups()]
         if not self.own:

@@ -52,14 +52,17 @@ class Tokens:
     def display(self, index: int) -> str:
         """Return token ``index`` as a person reads it: ``word``, ``##ing`` inside a word, white space visible.
 
-        In a vocabulary without word marks nothing is prefixed; special tokens are shown as the tokenizer spells them.
+        Where the tokenizer marks what starts a word, punctuation stands bare; where it marks what does not, as
+        WordPiece does, ``##-`` is another token than ``-`` and shown so. In a vocabulary without word marks nothing is
+        prefixed; special tokens are shown as the tokenizer spells them.
         """
         if self.special[index]:
             return visible(self.raw[index]) or f"[row {index}]"
         shown = visible(self.text[index])
         if self.starts_word[index]:
             return shown or "␠"
-        inside = self.scheme != "words" and any(c.isalnum() for c in self.text[index])
+        marked = self.scheme == "wordpiece" or any(c.isalnum() for c in self.text[index])
+        inside = self.scheme != "words" and marked
         return f"##{shown}" if inside else shown
 
     @functools.cached_property

@@ -34,7 +34,18 @@ if TYPE_CHECKING:
 
     from embcompare.text.corpora import Corpus
 
-__all__ = ["called", "corpus", "offered_texts", "offered_vectors", "read_corpus", "read_kept_vectors", "vectors"]
+__all__ = [
+    "bring_text",
+    "called",
+    "corpus",
+    "offered_texts",
+    "offered_vectors",
+    "optional_corpus",
+    "read_corpus",
+    "read_kept_vectors",
+    "read_optional_corpus",
+    "vectors",
+]
 
 PASTED_CHARACTERS = 1_000_000
 """A pasted text is shorter than so many characters; a longer one comes as a file."""
@@ -90,6 +101,35 @@ def corpus(key: str = "corpus", *, with_vectors: bool = False) -> str | None:
     return name
 
 
+def optional_corpus(key: str, label: str, none: str, explained: str) -> str:
+    """Show which text is taken, if any, and return its name, "" where none is; :func:`bring_text` brings another.
+
+    ``none`` is what taking none is called; the name lives under ``key`` in the session.
+    """
+    _settle(key, "")
+    texts = {"": none, **offered_texts()}
+    name = st.selectbox(
+        label,
+        list(texts),
+        format_func=lambda option: texts.get(option, option),
+        key=key,
+        persist_state="session",
+        on_change=links.forget,
+        help=explained,
+    )
+    return str(name)
+
+
+def bring_text(key: str) -> None:
+    """Show a way to bring a text, whose name is then what the session holds under ``key``."""
+    _bring("Use your own text", key, _text_form)
+
+
+def read_optional_corpus(text: str) -> str:
+    """Read the name of a text as a link gives it, where none may be given; else as :func:`read_corpus`."""
+    return read_corpus(text) if text else ""
+
+
 def vectors() -> None:
     """Show a way to bring a file of vectors that then takes the place of a model; see :func:`offered_vectors`."""
     _bring("Use your own vectors", "vectors", _vectors_form)
@@ -105,16 +145,17 @@ def offered_texts() -> dict[str, str]:
     return {**{name: _bundled(name) for name in BUNDLED}, **own(TEXTS)}
 
 
-def _settle(key: str) -> None:
+def _settle(key: str, default: str = SHIPPED) -> None:
     """See to it that the chosen text can be shown as chosen: one that is not in the list is looked for."""
-    chosen = str(st.session_state.setdefault(key, SHIPPED))
-    if chosen in (*BUNDLED, *own(TEXTS)):
+    chosen = str(st.session_state.setdefault(key, default))
+    if chosen in (default, *BUNDLED, *own(TEXTS)):
         return
     try:
         read_corpus(chosen)
     except EmbcompareError as error:
-        st.warning(f"The shipped corpus is used: {plain(str(error))}")
-        st.session_state[key] = SHIPPED
+        used = "The shipped corpus is used" if default == SHIPPED else "No text is used"
+        st.warning(f"{used}: {plain(str(error))}")
+        st.session_state[key] = default
 
 
 def _bundled(name: str) -> str:

@@ -80,5 +80,7 @@ def _delete(store: Store, names: list[str]) -> None:
             removed += kept.delete(name, store)
         except EmbcompareError as error:
             problems.append(str(error))
-    said = f"{plural(removed, 'thing was', 'things were')} deleted."
-    st.session_state["results.said"] = " ".join([said, *problems])
+    gone = len(names) - removed - len(problems)
+    said = [f"{plural(removed, 'thing was', 'things were')} deleted."] if removed else []
+    said += [f"{plural(gone, 'thing was', 'things were')} gone already."] if gone else []
+    st.session_state["results.said"] = " ".join([*said, *problems])

@@ -191,9 +191,9 @@ def _actions(store: Store, entry: Entry, *, opening: bool = True) -> None:
 
 def _delete(store: Store, key: str) -> None:
     try:
-        store.delete(key)
+        deleted = store.delete(key)
         runs.forget(key)
-        st.session_state["results.said"] = "The result was deleted."
+        st.session_state["results.said"] = "The result was deleted." if deleted else "The result was gone already."
     except StoreError as error:
         st.session_state["results.said"] = str(error)
     st.session_state.pop("results.table", None)

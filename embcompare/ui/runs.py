@@ -11,7 +11,7 @@ from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from embcompare import environment
-from embcompare.errors import EmbcompareError
+from embcompare.errors import EmbcompareError, Incomparable, SettingsError
 from embcompare.experiments.base import Result, Settings
 from embcompare.jobs import Job, JobQueue, Snapshot
 from embcompare.models import ModelSpec, policy
@@ -205,6 +205,8 @@ def obtained(
         return now.result
     if now is None or now.finished:
         if now is not None and now.state == "failed":
+            if isinstance(now.error, SettingsError | Incomparable) and not any(map(digest_of, _named(wanted))):
+                return None  # what these models cannot do they cannot do the next time; a text can be given again
             st.button("Try again", key=f"{slot}.run", on_click=ask, args=(wanted, slot))
             return None
         with above.container(horizontal=True, vertical_alignment="center", gap="medium"):
@@ -214,6 +216,10 @@ def obtained(
         st.info("Cancelled. What was computed until then is below; press Run to compute it whole.")
         draw_partial(now.partial)
     return None
+
+
+def _named(settings: Settings) -> tuple[str, ...]:
+    return (*settings.models(), *settings.corpora())
 
 
 def _withdraw(settings: Settings, key: str, slot: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments.base import Settings
 from embcompare.experiments.reading import TokenReading
 from embcompare.experiments.vectors import GROUPS
-from embcompare.ui import links, pair, settings, warm
+from embcompare.ui import inputs, links, pair, settings, warm
 from embcompare.ui.page import plain
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ TABS = {
     "difference": "Difference",
     "agreement": "Agreement",
 }
-READING = ("embedding", "centred", "common", "inverse", "fold_norm", "words_only", "stop_words")
+FILTERS = ("words_only", "stop_words", "only", "words_of")
+"""Which tokens are listed."""
+READING = ("embedding", "centred", "common", "inverse", "fold_norm", *FILTERS)
 """How vectors are read: settings that several experiments share."""
 NAMES = {
     "group": GROUPS,
@@ -147,16 +150,48 @@ def form(readers: dict[str, Any], defaults: dict[str, Any]) -> Look | None:
     warm.ready()
     links.arrive(PAGE, readers, defaults)
     names = pair.choose()
-    with st.expander("How vectors are read"):
-        columns = st.columns(4, gap="small")
+    with st.expander("How vectors are read, and which tokens are listed"):
         reading = {}
-        for i, name in enumerate(READING):
-            with columns[i % 4]:
-                reading[name] = settings.single(
-                    TokenReading, name, links.key(PAGE, name), default=DEFAULTS[name], names=NAMES.get(name)
-                )
+        plainly = [name for name in READING if name not in FILTERS]
+        for column, name in zip(_row(len(plainly)), plainly, strict=True):
+            with column:
+                reading[name] = _setting(name)
+        for column, name in zip(_row(len(FILTERS)), FILTERS, strict=True):
+            with column:
+                reading[name] = _setting(name) if name != "words_of" else _words_of()
+        explained, own = st.columns([len(FILTERS) - 1, 1], gap="small")
+        explained.caption(
+            "The lower row says which tokens are listed; a z over tokens, a head's level of chance and sets of tokens "
+            "are over these alone. Correlations of vectors are over the whole vocabulary."
+        )
+        with own:
+            inputs.bring_text(links.key(PAGE, "words_of"))
     infos = pair.informed(names)
     return None if infos is None else Look(names, infos, reading)
+
+
+def _row(count: int) -> list[Any]:
+    return list(st.columns(count, gap="small", vertical_alignment="bottom"))
+
+
+def _setting(name: str) -> Any:
+    return settings.single(TokenReading, name, links.key(PAGE, name), default=DEFAULTS[name], names=NAMES.get(name))
+
+
+def _words_of() -> str:
+    meta = _DECLARED["words_of"].metadata
+    return inputs.optional_corpus(links.key(PAGE, "words_of"), meta["label"], "no text: all words", meta["help"])
+
+
+def read_setting(name: str) -> Callable[[str], Any]:
+    """Return the reader of what an address says of one setting of ``READING``."""
+    return inputs.read_optional_corpus if name == "words_of" else links.reader(TokenReading, name)
+
+
+def lists_width(lists: Iterable[Sequence[str]]) -> int:
+    """Return how many pixels a column of token lists takes, so that the longest of them is seen whole."""
+    # a token stands in a frame of its own, 13 px type
+    return 24 + max([160, *(sum(20 + 8 * len(token) for token in row) for row in lists)])
 
 
 def publish(defaults: dict[str, Any]) -> None:

@@ -216,7 +216,9 @@ def _examples(result: ParameterAgreementResult, at: int) -> None:
             key=f"agreement.examples.{at}",
             column_config={
                 "sim": st.column_config.NumberColumn("Sim", format="%.2f", width="small"),
-                "tokens": st.column_config.ListColumn("tokens that both list", width="large"),
+                "tokens": st.column_config.ListColumn(
+                    "tokens that both list", width=frame.lists_width(table["tokens"])
+                ),
             },
             alt=f"{plural(len(table), 'pair')} of parameters that share most tokens.",
         )

@@ -208,13 +208,15 @@ def _readings(result: ParameterDifferenceResult, kind: str, key: str) -> None:
             f"{GROUPS[result.groups[int(g)]]}, layer {int(layer)}, direction {int(i) + 1}"
             for g, layer, i in zip(result.group[at], result.layer[at], result.index[at], strict=True)
         ]
+    ends = ("top", "bottom") if kind == "classifier" else ("gained", "lost")
+    # two rows a reading, so that both ends are seen at once
     table = pd.DataFrame(
         {
-            "what": names,
-            "share": result.share[at],
-            "z": result.z[at],
-            "top": [list(row) for row in result.top_tokens[at]],
-            "bottom": [list(row) for row in result.bottom_tokens[at]],
+            "what": [name for name in names for _ in ends],
+            "share": np.repeat(result.share[at], 2),
+            "z": np.repeat(result.z[at], 2),
+            "end": list(ends) * len(at),
+            "tokens": [list(row[place]) for place in at for row in (result.top_tokens, result.bottom_tokens)],
         }
     )
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
@@ -222,16 +224,16 @@ def _readings(result: ParameterDifferenceResult, kind: str, key: str) -> None:
         table.drop(columns=["share"] if kind == "classifier" else []),
         hide_index=True,
         row_height=32,
-        height="content" if len(table) <= 8 else 320,
+        height="content" if len(table) <= 12 else 420,
         key=key,
         column_config={
-            "what": text("", width="medium"),
+            "what": text("", width="medium", pinned=True),
             "share": number("share", format="percent", width="small", help="Of the squared change."),
-            "z": number("z", format="%+.1f", width="small"),
-            "top": listed("top tokens" if kind == "classifier" else "gained", width="large"),
-            "bottom": listed("bottom tokens" if kind == "classifier" else "lost", width="large"),
+            "z": number("z", format="%+.1f", width="small", help="Of the more extreme end; negative: the lower one."),
+            "end": text("", width=70, pinned=True),
+            "tokens": listed("tokens", width=frame.lists_width(table["tokens"])),
         },
-        alt=f"{len(table)} readings with the tokens that gained and lost most.",
+        alt=f"{plural(len(at), 'reading')} with the tokens at both ends.",
     )
 
 
@@ -267,16 +269,16 @@ def _vectors(wanted: ParameterDifference, result: ParameterDifferenceResult) -> 
         on_select=functools.partial(picked, "difference.vectors", key, found),
         selection_mode="single-row",
         column_config={
-            "what": text("vector", width=110),
-            "index": number("", width=50),
-            "layer": number("layer", width=50),
+            "what": text("vector", width=110, pinned=True),
+            "index": number("", width=50, pinned=True),
+            "layer": number("layer", width=50, pinned=True),
             "carries": number(
                 "carries", format="percent", width="small", help="Of the change along the strongest directions of all."
             ),
             "along": number("along", format="%+.2f", width="small", help="Cosine with the strongest direction of all."),
             "z": number("z", format="%+.1f", width="small"),
-            "top": listed("gained", width="large"),
-            "bottom": listed("lost", width="large"),
+            "top": listed("gained", width=frame.lists_width(columns["top"])),
+            "bottom": listed("lost", width=frame.lists_width(columns["bottom"])),
             "size": number("size", format="%.3f", width="small", help="Norm of the vector's change."),
         },
         alt=f"{plural(len(at), 'vector')} whose change carries most, with the tokens that gained and lost most.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -14,6 +15,7 @@ from embcompare.ui import exports, links, pair, runs, settings, words
 from embcompare.ui import vocabulary as frame
 from embcompare.ui.page import plain
 from embcompare.ui.vocabulary import PAGE, Look, Vector
+from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.estimate import Estimate
@@ -105,6 +107,24 @@ def _side(look: Look, side: str, chosen: dict[str, Any]) -> None:
     st.code(f"{wanted.call()}.to_frame()", language="python", wrap_lines=True)
 
 
+def chance(result: HeadReadingResult) -> str:
+    """Say what random heads reach at both ends, and how many of the listed entries lie beyond; "" without draws."""
+    if result.null is None or not np.isfinite(result.null).all():
+        return ""
+    parts = []
+    for at, (end, values) in enumerate((("largest", result.top_values), ("smallest", result.bottom_values))):
+        reached = np.sort(np.abs(result.null[:, at]))
+        beyond = int((np.abs(values) > reached[-1]).sum())
+        sign = "−" if at else ""
+        reach = f"{sign}{reached[0]:.3f}" if len(reached) == 1 else f"{sign}{reached[0]:.3f} to {sign}{reached[-1]:.3f}"
+        which = f"{beyond} of the {plural(len(values), f'{end} entry', f'{end} entries')}"
+        parts.append(
+            f"the {end} of such a head reaches {reach}, and {which} listed here {agree(beyond, 'lies', 'lie')} beyond"
+        )
+    draws = plural(len(result.null), "random head")
+    return f"Chance, by {draws} with the same singular values in random directions: {'; '.join(parts)}."
+
+
 def _pairs(wanted: HeadReading, result: HeadReadingResult, side: str) -> None:
     first, second = SIDES[wanted.kind]
     number, text = st.column_config.NumberColumn, st.column_config.TextColumn
@@ -132,5 +152,8 @@ def _pairs(wanted: HeadReading, result: HeadReadingResult, side: str) -> None:
         f"Of {result.usable:,} × {result.usable:,} pairs; z counts standard deviations of all entries from their mean. "
         f"The leading direction holds {strongest:.0%} of the matrix."
     )
+    said = chance(result)
+    if said:
+        st.caption(said)
     for notice in result.notices:
         st.caption(plain(notice))

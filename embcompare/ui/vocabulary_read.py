@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from embcompare.experiments.reading import SIDES, TokenReading, TokenReadingResult
+from embcompare.experiments.reading import SIDES, TokenReading, TokenReadingResult, parse_combination
 from embcompare.experiments.vectors import GROUPS, INTERACTIONS
 from embcompare.ui import exports, links, pair, runs, settings, words
 from embcompare.ui import vocabulary as frame
@@ -41,10 +41,17 @@ def show(look: Look) -> None:
     for column, side in zip(st.columns(2, gap="medium"), "ab", strict=True):
         with column:
             _side(look, side, group, layers[side])
+    if str(st.session_state[links.key(PAGE, "combination")]).strip():
+        st.caption(
+            "A combination is read in each model by the numbers of its own vectors. Two trainings number their vectors "
+            "each in its own way, so that equal numbers mean the same only in a model and one that was trained on from "
+            "it."
+        )
     st.caption(
         "z: how far the clearer end, which is listed first, lies from the vector's mean score, in standard deviations "
         "over the tokens; negative where it is the bottom. FF values and W_O rows write these tokens; FF keys and "
-        "columns of W_Q, W_K and W_V read for them. ## begins a token inside a word."
+        "columns of W_Q, W_K and W_V read for them. ## begins a token inside a word. Scroll a table sideways for the "
+        "other end, or open it whole (top right of it)."
     )
     if not look.reading["common"]:
         st.caption(
@@ -87,6 +94,8 @@ def _side(look: Look, side: str, group: str, layer: int) -> None:
     wanted = look.of(TokenReading, model=name, layer=layer, group=group, **more)
     if wanted is None:
         return
+    if wanted.combination.strip():
+        st.markdown(plain(f"{described(wanted)} of layer {layer} of {side.upper()}, this model's own."))
     result = runs.obtained(
         wanted, TokenReadingResult, f"reading.{side}", lambda: cost(wanted, info), arriving=True, beside=""
     )
@@ -104,7 +113,8 @@ def cost(wanted: TokenReading, info: Any) -> Estimate:
 def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     order = result.order
     heads = wanted.group in INTERACTIONS
-    columns: dict[str, Any] = {"index": result.index[order]}
+    combined = bool(wanted.combination.strip())
+    columns: dict[str, Any] = {"index": ["combination"] if combined else result.index[order]}
     if heads:
         columns["side"] = [SIDES[wanted.group][at - 1] for at in result.side[order]]
     columns["z"] = result.z[order]
@@ -114,7 +124,7 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     down = result.z[order] < 0
     columns["clear"] = [ends[int(low)][at] for at, low in enumerate(down)]
     columns["other"] = [ends[1 - int(low)][at] for at, low in enumerate(down)]
-    if not wanted.combination.strip():
+    if not combined:
         columns["norm"] = result.norm[order]
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
     table = f"reading.table.{side}"
@@ -122,26 +132,32 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     unit = "head" if heads else "vector"
     pick = [Vector(side, wanted.group, wanted.layer, int(at)) for at in result.index[order]]
     chooses: dict[str, Any] = {}
-    if not wanted.combination.strip():
+    if not combined:
         chooses = {"on_select": functools.partial(picked, table, key, pick), "selection_mode": "single-row"}
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
-        height=460,
+        height="content" if combined else 460,
         row_height=32,
         key=key,
         column_config={
-            "index": number(unit, width="small", help=f"Which {unit} of the layer, counted from 0.", pinned=True),
+            "index": text("", width=110, pinned=True)
+            if combined
+            else number(unit, width=65, help=f"Which {unit} of the layer, counted from 0.", pinned=True),
             "side": text("reads as", width="small", help="Which of the head's two leading directions."),
-            "z": number("z", format="%+.1f", width="small", pinned=True),
+            "z": number("z", format="%+.1f", width=60, pinned=True),
             "share": number("share", format="percent", width="small", help="Of the head's squared singular values."),
             "clear": listed(
-                "clearer end", width="large", help="Top tokens where z is positive, bottom where negative."
+                "clearer end",
+                width=frame.lists_width(columns["clear"]),
+                help="Top tokens where z is positive, bottom where negative.",
             ),
-            "other": listed("other end", width="large"),
+            "other": listed("other end", width=frame.lists_width(columns["other"])),
             "norm": number("norm", format="%.2f", width="small", help="Length in the model's own coordinates."),
         },
-        alt=f"{len(order)} {GROUPS[wanted.group]} with the tokens at both ends.",
+        alt=f"{described(wanted)} with the tokens at both ends."
+        if combined
+        else f"{len(order)} {GROUPS[wanted.group]} with the tokens at both ends.",
         **chooses,
     )
     for notice in result.notices:
@@ -155,9 +171,21 @@ def _table(wanted: TokenReading, result: TokenReadingResult, side: str) -> None:
     st.code(f"{wanted.call()}.to_frame()", language="python", wrap_lines=True)
 
 
+def described(wanted: TokenReading) -> str:
+    """Say which sum of vectors a combination is: ``1 × FF value 12 − 0.5 × FF value 40``."""
+    parts: list[str] = []
+    for index, weight in parse_combination(wanted.combination).items():
+        sign = "−" if weight < 0 else "+" if parts else ""
+        parts += [
+            *([sign] if parts else []),
+            f"{'' if parts else sign}{abs(weight):g} × {frame.ONE[wanted.group]} {index}",
+        ]
+    return " ".join(parts)
+
+
 def picked(table: str, key: str, vectors: list[Vector]) -> None:
     """Look at the vector whose row was chosen in a table, or at none."""
     rows = st.session_state[key]["selection"]["rows"]
     if rows:
-        st.toast("That vector and its nearest in the other model are shown below.", icon=":material/south:")
+        st.toast("That vector and its nearest in the other model are shown above the tables.", icon=":material/north:")
     frame.choose_vector(vectors[rows[0]] if rows and rows[0] < len(vectors) else None, table)

@@ -95,7 +95,8 @@ def _show(wanted: TokenSearch, result: TokenSearchResult) -> None:
             for half, (end, table) in zip(st.columns(2, gap="small"), ends, strict=True):
                 with half:
                     _strip(table, result.groups, scale, end, f"search.{side}.{end}")
-            _table(wanted, result, side)
+            for promotes in (True, False):
+                _table(wanted, result, side, promotes)
     bar = charts.colour_bar(scale).properties(autosize="pad")
     st.altair_chart(
         bar, key="search.bar", width="content", alt=f"Colour scale from {scale.low:g} to {scale.high:g}: {scale.title}."
@@ -123,9 +124,10 @@ def _strip(table: np.ndarray, groups: tuple[str, ...], scale: charts.Scale, end:
     )
 
 
-def _table(wanted: TokenSearch, result: TokenSearchResult, side: str) -> None:
-    rows = np.flatnonzero(result.model == "ab".index(side))
-    columns = {
+def _table(wanted: TokenSearch, result: TokenSearchResult, side: str, promotes: bool) -> None:
+    end = "highest" if promotes else "lowest"
+    rows = np.flatnonzero((result.model == "ab".index(side)) & (result.promotes == promotes))
+    columns: dict[str, Any] = {
         "group": [frame.ONE[result.groups[at]] for at in result.group[rows]],
         "index": result.index[rows],
         "layer": result.layer[rows],
@@ -136,22 +138,23 @@ def _table(wanted: TokenSearch, result: TokenSearchResult, side: str) -> None:
         Vector(side, result.groups[result.group[row]], int(result.layer[row]), int(result.index[row])) for row in rows
     ]
     number, text, listed = st.column_config.NumberColumn, st.column_config.TextColumn, st.column_config.ListColumn
-    table = f"search.table.{side}"
+    table = f"search.table.{side}.{end}"
     key = frame.table_key(table, wanted)
+    st.markdown(f"Scored {end}")
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
-        height=360,
+        height=250,
         row_height=32,
         key=key,
         on_select=functools.partial(picked, table, key, found),
         selection_mode="single-row",
         column_config={
-            "group": text("vector", width=90),
-            "index": number("", width=45),
-            "layer": number("layer", width=45),
-            "z": number("z", format="%+.1f", width=50),
-            "tokens": listed("it also reads as", width="large"),
+            "group": text("vector", width=90, pinned=True),
+            "index": number("", width=45, pinned=True),
+            "layer": number("layer", width=45, pinned=True),
+            "z": number("z", format="%+.1f", width=50, pinned=True),
+            "tokens": listed("it also reads as", width=frame.lists_width(columns["tokens"])),
         },
-        alt=f"{plural(len(rows), 'vector')} of {side.upper()} that score the token highest or lowest.",
+        alt=f"{plural(len(rows), 'vector')} of {side.upper()} that score the token {end}.",
     )

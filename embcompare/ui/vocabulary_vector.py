@@ -21,6 +21,7 @@ from embcompare.words import plural
 
 if TYPE_CHECKING:
     from embcompare.experiments.estimate import Estimate
+    from embcompare.models import ModelInfo
 
 SLOT = "nearest"
 
@@ -30,23 +31,46 @@ def show(look: Look) -> None:
     vector = frame.chosen_vector()
     if vector is None:
         return
-    st.subheader(vector.sentence, anchor=False)
     back = frame.other(vector.side)
-    wanted = look.of(
-        NearestVectors,
-        model_a=frame.name_of(look, vector.side),
-        model_b=frame.name_of(look, back),
-        layer=vector.layer,
-        index=vector.index,
-        group=vector.group,
+    with st.container(border=True):
+        with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+            st.subheader(vector.sentence, anchor=False, width="content")
+            st.button("Close", key="vector.close", icon=":material/close:", on_click=frame.choose_vector, args=(None,))
+        infos = frame.info_of(look, vector.side), frame.info_of(look, back)
+        reason = impossible(vector, infos[0])
+        if reason:
+            st.error(plain(reason))
+            return
+        wanted = look.of(
+            NearestVectors,
+            model_a=frame.name_of(look, vector.side),
+            model_b=frame.name_of(look, back),
+            layer=vector.layer,
+            index=vector.index,
+            group=vector.group,
+        )
+        if wanted is None:
+            return
+        result = runs.obtained(wanted, NearestVectorsResult, SLOT, lambda: cost(wanted, infos), arriving=True)
+        if result is not None:
+            _show(wanted, result, vector)
+
+
+def impossible(vector: Vector, info: ModelInfo) -> str:
+    """Say why the model has no such vector, with the range it has; "" where it has, or where the run finds out."""
+    where = f"{vector.side.upper()}, {info.label},"
+    if vector.layer >= info.layers:
+        return (
+            f"{where} has no layer {vector.layer}; its layers are 0 to {info.layers - 1}. Close this or choose a row."
+        )
+    heads = vector.group in INTERACTIONS
+    size = info.heads if heads else info.ff_width if vector.group.startswith("ff_") else 0
+    if not size or vector.index < size:
+        return ""
+    return (
+        f"{where} has no {frame.ONE[vector.group]} {vector.index} in layer {vector.layer}; they are numbered 0 to "
+        f"{size - 1}. Close this or choose a row."
     )
-    if wanted is None:
-        return
-    st.button("Close", key="vector.close", icon=":material/close:", on_click=frame.choose_vector, args=(None,))
-    infos = frame.info_of(look, vector.side), frame.info_of(look, back)
-    result = runs.obtained(wanted, NearestVectorsResult, SLOT, lambda: cost(wanted, infos), arriving=True)
-    if result is not None:
-        _show(wanted, result, vector)
 
 
 def cost(wanted: NearestVectors, infos: tuple[Any, Any]) -> Estimate:
@@ -108,11 +132,11 @@ def _badges(tokens: tuple[str, ...]) -> str:
 
 def _along(wanted: NearestVectors, result: NearestVectorsResult, back: str) -> None:
     name = pair.label_of(wanted.model_b)
-    series: dict[str, np.ndarray] = {"nearest of the layer": np.abs(result.best)}
+    series: dict[str, np.ndarray] = {"nearest": np.abs(result.best)}
     if result.null_best is not None and len(result.null_best):
-        series["best by chance, any layer"] = np.full(len(result.best), result.null_best.max())
+        series["chance, best of all"] = np.full(len(result.best), result.null_best.max())
     st.markdown(f"**The nearest in each layer of {back.upper()}**")
-    values = ", ".join(f"{value:.2f}" for value in series["nearest of the layer"])
+    values = ", ".join(f"{value:.2f}" for value in series["nearest"])
     chart = curves.along(series, f"layer of {back.upper()}: {name}", "|ρ|", height=200)
     st.altair_chart(chart, key="nearest.layers", alt=f"Strongest correlation in each layer in turn: {values}.")
 
@@ -135,17 +159,17 @@ def _table(wanted: NearestVectors, result: NearestVectorsResult, vector: Vector,
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,
-        height=320,
+        height=230,
         row_height=32,
         key=key,
         on_select=functools.partial(picked, "nearest.table", key, found),
         selection_mode="single-row",
         column_config={
-            "layer": number("layer", width="small"),
-            "index": number(unit, width="small"),
-            "rho": number("ρ", format="%+.3f", width="small", help="Correlation over the shared tokens."),
-            "top": listed("top tokens", width="large"),
-            "bottom": listed("bottom tokens", width="large"),
+            "layer": number("layer", width=55, pinned=True),
+            "index": number(unit, width=60, pinned=True),
+            "rho": number("ρ", format="%+.3f", width=70, pinned=True, help="Correlation over the shared tokens."),
+            "top": listed("top tokens", width=frame.lists_width(result.tokens_b)),
+            "bottom": listed("bottom tokens", width=frame.lists_width(result.bottom_b)),
         },
         alt=f"The {len(result.index)} nearest vectors of {back.upper()} with their tokens.",
     )

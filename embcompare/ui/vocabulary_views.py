@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from embcompare.experiments.reading import TokenReading
+import streamlit as st
+
 from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.ui import links, pair, settings
 from embcompare.ui import vocabulary as frame
@@ -20,6 +21,9 @@ DEFAULTS: dict[str, Any] = {**frame.DEFAULTS}
 for _view in VIEWS.values():
     DEFAULTS.update(_view.DEFAULTS)
 
+# What is put above a table must push it down: a browser would keep the table in its place and scroll past what is new.
+_STYLE = '<style>[data-testid="stMain"] { overflow-anchor: none; }</style>'
+
 
 def readers() -> dict[str, Any]:
     """Return the readers of what an address says."""
@@ -28,7 +32,7 @@ def readers() -> dict[str, Any]:
         "model_b": pair.read,
         "tab": links.choice(*frame.TABS),
         "vector": frame.read_vector,
-        **{name: links.reader(TokenReading, name) for name in frame.READING},
+        **{name: frame.read_setting(name) for name in frame.READING},
     }
     for view in VIEWS.values():
         found.update(view.readers())
@@ -42,9 +46,12 @@ def show() -> None:
         return
     tab = settings.tab(frame.PAGE, frame.TABS, frame.DEFAULTS["tab"])
     frame.publish(DEFAULTS)
-    VIEWS[tab].show(look)
-    frame.publish(DEFAULTS)
     looked = frame.chosen_vector()
     heads_only = tab == "heads" and looked is not None and looked.group not in INTERACTIONS
-    if tab != "agreement" and not heads_only:
-        vector.show(look)
+    # above the tables it was chosen in, which may be longer than the window; the place is kept when there is none
+    st.html(_STYLE)
+    with st.container():
+        if looked is not None and tab != "agreement" and not heads_only:
+            vector.show(look)
+    VIEWS[tab].show(look)
+    frame.publish(DEFAULTS)
