@@ -10,8 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy.stats import binomtest
 
@@ -94,6 +92,18 @@ def test_only_the_weights_of_the_last_blocks_and_the_head_differ_from_the_base_b
     expected = {key for key in tuned if key.startswith((*last, "classifier.")) and key.endswith(".weight")}
     assert set(card["trained"]) == expected
     assert [key for key in kept if "wte" in key or "word_embeddings" in key]
+
+
+def test_the_gpt2_twins_were_fine_tuned_alike_but_for_base_and_seed():
+    one, two = (demo.read_card(name) for name in ("gpt2-a-sentiment", "gpt2-b-sentiment"))
+    assert [(card["base"], card["seed"]) for card in (one, two)] == [("gpt2-a", 1), ("gpt2-b", 2)]
+    measured = ("train_loss", "held_out", "shipped_reviews", "train_minutes", "weights_sha256", "base_weights_sha256")
+    for card in (one, two):
+        for key in ("name", "base", "seed"):
+            card["recipe"].pop(key)
+        for key in ("name", "base", "seed", "description", "command", "tokens_read", *measured):
+            card.pop(key)
+    assert one == two
 
 
 @pytest.mark.parametrize("name", demo.TUNED)
@@ -232,22 +242,6 @@ def test_reviews_are_split_by_film_and_no_held_out_text_is_learnt():
     train, held = finetuning.split_reviews(reviews)
     assert [each.text for each in train] == ["Fine.", "Only of abandon."]
     assert [each.text for each in held] == ["Only of about_a_boy."]
-
-
-@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_interval_is_wilsons(counts):
-    right, examples = counts
-    expected = binomtest(right, examples).proportion_ci(0.95, method="wilson")
-    assert finetuning.wilson(right, examples) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
-def test_the_rate_rises_to_its_peak_and_falls_to_zero():
-    recipe = small_recipe("gpt2", rate=1.0)
-    rates = [recipe.rate_at(step, 100) for step in range(100)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == rates[9] == pytest.approx(1.0)
-    assert rates[-1] == pytest.approx(1 / 90)
-    assert np.all(np.diff(rates[10:]) < 0)
 
 
 def test_a_score_counts_what_is_right():

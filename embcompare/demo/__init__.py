@@ -24,6 +24,7 @@ DESCRIPTIONS: dict[str, str] = {
     "gpt2-series-1000": "GPT-2, 4 layers, 96 wide, seed 4: the same training after 1,000 steps",
     "gpt2-series-2000": "GPT-2, 4 layers, 96 wide, seed 4: the same training at its end, 2,000 steps",
     "gpt2-a-sentiment": "gpt2-a with its last 3 blocks fine-tuned to tell good film reviews from bad ones, seed 1",
+    "gpt2-b-sentiment": "gpt2-b with its last 3 blocks fine-tuned to tell good film reviews from bad ones, seed 2",
     "bert-a-sentiment": "bert-a with all blocks fine-tuned to tell good film reviews from bad ones, seed 1",
 }
 """Name of each demo model and one line on what it is."""
@@ -37,7 +38,7 @@ SOURCES: dict[str, str] = {
 
 NAMES: tuple[str, ...] = tuple(DESCRIPTIONS)
 """Names of the demo models, twins first."""
-TUNED: tuple[str, ...] = ("gpt2-a-sentiment", "bert-a-sentiment")
+TUNED: tuple[str, ...] = ("gpt2-a-sentiment", "gpt2-b-sentiment", "bert-a-sentiment")
 """Names of those that were fine-tuned; ``base`` in the card of each names the demo model it began with."""
 
 _WEIGHTS = Path(__file__).parent / "weights"

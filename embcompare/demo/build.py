@@ -73,8 +73,9 @@ def tune_one(recipe: FineTuning, cache: Path, out: Path) -> str:
     """Fine-tune one classifier and write it; returns a line on how it went."""
     from transformers import AutoTokenizer
 
-    from embcompare.demo.finetuning import Examples, fine_tune, make_classifier, score, split_reviews, wilson
+    from embcompare.demo.finetuning import Examples, fine_tune, make_classifier, score, split_reviews
     from embcompare.demo.shipping import write_classifier
+    from embcompare.learning import wilson
 
     made = out / recipe.base
     base = made if (made / "model.safetensors").is_file() else weights_folder(recipe.base)

@@ -22,11 +22,10 @@ from embcompare.demo.recipes import FineTuning
 from embcompare.demo.texts import Review, film_is_held_out
 from embcompare.demo.tokenizer import LENGTH, MASK, PAD, SPECIAL
 from embcompare.demo.training import Report
+from embcompare.learning import batches_by_length, descend, mean_over_tokens, padded
 
 LABELS = ("NEGATIVE", "POSITIVE")
 """Names of the two classes in the order of the head's rows."""
-POOL = 16
-"""Batches whose reviews are sorted by length together, so that little of a batch is padding."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,6 @@ class Score:
         return self.right / self.examples
 
 
-def wilson(right: int, examples: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Bounds of Wilson's score interval (1927) for a share; ``z`` is 1.96 for 95 %."""
-    share, spread = right / examples, z * z / examples
-    middle = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * (share * (1 - share) / examples + spread / examples / 4) ** 0.5
-    return middle - half, middle + half
-
-
 def split_reviews(reviews: Iterable[Review]) -> tuple[list[Review], list[Review]]:
     """Training and held-out reviews, split by film as for the language models; each text once.
 
@@ -125,9 +116,9 @@ def begin_with_centroids(model: Any, examples: Examples, norm: float) -> None:
             ids = sorted((ids for ids, own in zip(examples.ids, examples.labels, strict=True) if own == label), key=len)
             total = torch.zeros(base.config.hidden_size, dtype=torch.float64)
             for at in range(0, len(ids), 100):
-                padded, real = pad(ids[at : at + 100])
+                filled, real = padded(ids[at : at + 100], PAD)
                 mask = torch.from_numpy(real)[..., None]
-                states = base(torch.from_numpy(padded), attention_mask=mask[..., 0].long()).last_hidden_state.double()
+                states = base(torch.from_numpy(filled), attention_mask=mask[..., 0].long()).last_hidden_state.double()
                 total += ((states * mask).sum(1) / mask.sum(1)).sum(0)
             means.append(total / len(ids))
         along = means[1] - means[0]
@@ -135,15 +126,6 @@ def begin_with_centroids(model: Any, examples: Examples, norm: float) -> None:
         middle = along @ (means[0] + means[1]) / 2
         model.classifier.weight.copy_(torch.stack([-along, along]))
         model.classifier.bias.copy_(torch.stack([middle, -middle]))
-
-
-def pad(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Token ids (texts, longest) filled up with [PAD], and where they are real."""
-    lengths = np.array([len(each) for each in ids])
-    padded = np.full((len(ids), int(lengths.max())), PAD)
-    real = np.arange(padded.shape[1]) < lengths[:, None]
-    padded[real] = np.concatenate([np.array(each) for each in ids])
-    return padded, real
 
 
 def trainable(model: Any, recipe: FineTuning) -> dict[str, Tensor]:
@@ -164,12 +146,11 @@ def batch_logits(model: Any, ids: Sequence[Sequence[int]], hide: float = 0.0, ra
 
     A share ``hide`` of the text tokens is replaced by [MASK], drawn by ``random`` (a numpy generator).
     """
-    padded, real = pad(ids)
+    filled, real = padded(ids, PAD)
     if hide:
-        padded = np.where((padded >= len(SPECIAL)) & (random.random(padded.shape) < hide), MASK, padded)
+        filled = np.where((filled >= len(SPECIAL)) & (random.random(filled.shape) < hide), MASK, filled)
     mask = torch.from_numpy(real)
-    logits: Tensor = model(input_ids=torch.from_numpy(padded), attention_mask=mask.long()).logits
-    return (logits * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    return mean_over_tokens(model(input_ids=torch.from_numpy(filled), attention_mask=mask.long()).logits, mask)
 
 
 def score(model: Any, examples: Examples) -> Score:
@@ -186,12 +167,7 @@ def score(model: Any, examples: Examples) -> Score:
 
 def epoch_batches(examples: Examples, size: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """Batches of one epoch in random order, each of texts of similar length; a last, smaller one is left out."""
-    lengths = np.array([len(each) for each in examples.ids])
-    order = random.permutation(len(examples))
-    pools = [order[at : at + size * POOL] for at in range(0, len(order), size * POOL)]
-    order = np.concatenate([pool[np.argsort(lengths[pool], kind="stable")] for pool in pools])
-    for index in random.permutation(len(order) // size):
-        yield order[index * size : (index + 1) * size]
+    return batches_by_length(np.array([len(each) for each in examples.ids]), size, random, every=False)
 
 
 def fine_tune(recipe: FineTuning, base: Path, examples: Examples, report: Report | None = None) -> Tuned:
@@ -210,25 +186,23 @@ def fine_tune(recipe: FineTuning, base: Path, examples: Examples, report: Report
         {"params": [w for w in body if w.ndim == 1], "weight_decay": 0.0, "times": 1.0},
         {"params": [head], "weight_decay": 0.0, "times": recipe.head_rate},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
     per_epoch = len(examples) // recipe.batch
     steps, begun, tokens = recipe.epochs * per_epoch, time.perf_counter(), 0
+
+    def forward() -> Iterator[Tensor]:
+        nonlocal tokens
+        for _ in range(recipe.epochs):
+            for batch in epoch_batches(examples, recipe.batch, random):
+                texts = [examples.ids[index] for index in batch]
+                tokens += sum(map(len, texts))
+                logits = batch_logits(model, texts, recipe.hide, random)
+                yield cross_entropy(logits, torch.from_numpy(examples.labels[batch]))
+
     losses: list[float] = []
-    for _ in range(recipe.epochs):
-        for batch in epoch_batches(examples, recipe.batch, random):
-            texts = [examples.ids[index] for index in batch]
-            logits = batch_logits(model, texts, recipe.hide, random)
-            loss = cross_entropy(logits, torch.from_numpy(examples.labels[batch]))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(learning.values(), 1.0)
-            for group in optimizer.param_groups:
-                group["lr"] = group["times"] * recipe.rate_at(len(losses), steps)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-            tokens += sum(map(len, texts))
-            if report:
-                report(len(losses), losses[-1])
+    for loss in descend(forward(), list(learning.values()), groups, steps, recipe.rate):
+        losses.append(loss)
+        if report:
+            report(len(losses), loss)
     minutes = (time.perf_counter() - begun) / 60
     state = {name: weight.detach().half() for name, weight in model.state_dict().items()}
     return Tuned(state, tuple(learning), steps, tokens, minutes, float(np.mean(losses[-per_epoch:])))

@@ -98,14 +98,12 @@ class FineTuning:
     weight_decay: float = 0.05
     hide: float = 0.0
 
-    def rate_at(self, step: int, steps: int) -> float:
-        """Learning rate at a step (from 0) of ``steps``."""
-        warmup = max(1, steps // 10)
-        return self.rate * min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
 
+GPT2_A_SENTIMENT = FineTuning("gpt2-a-sentiment", "gpt2-a", "gpt2", blocks=3, seed=1, epochs=4, hide=0.1)
 
 FINE_TUNINGS: tuple[FineTuning, ...] = (
-    FineTuning("gpt2-a-sentiment", "gpt2-a", "gpt2", blocks=3, seed=1, epochs=4, hide=0.1),
+    GPT2_A_SENTIMENT,
+    replace(GPT2_A_SENTIMENT, name="gpt2-b-sentiment", base="gpt2-b", seed=2),
     # all four blocks, much hidden: with fewer, or with less, it learns its training reviews by heart
     FineTuning(
         "bert-a-sentiment",

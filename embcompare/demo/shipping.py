@@ -15,11 +15,12 @@ import torch
 import transformers
 
 from embcompare.demo import DESCRIPTIONS
-from embcompare.demo.finetuning import LABELS, Score, Tuned, make_classifier, wilson
+from embcompare.demo.finetuning import LABELS, Score, Tuned, make_classifier
 from embcompare.demo.recipes import MIX, FineTuning, Recipe
 from embcompare.demo.texts import PACKAGES
 from embcompare.demo.tokenizer import LENGTH
 from embcompare.demo.training import HELD_OUT_MASK_SHARE, Snapshot, Streams, make_model
+from embcompare.learning import wilson
 
 LICENCE = (
     "Weights: MIT, as the project. Addresses and novel: public domain. Review snippets: third-party text, read at "
