@@ -573,3 +573,28 @@ def test_a_wider_model_below_the_sentiment_classifier_beats_the_majority_class()
     assert beyond.any()
     assert not beyond.all(), "the page must say where it does not"
     assert not result.beyond_base("permuted").any()
+
+
+def test_a_classifier_tuned_in_every_run_learns_texts_that_are_not_scored(tiny_model, monkeypatch):
+    from embcompare.models import tuning
+
+    learned, original = [], tuning.tune_classifier
+
+    def spy(model, sentences, labels, **options):
+        learned.append((tuple(sentences), tuple(labels), options["blocks"], options["seed"]))
+        return original(model, sentences, labels, **options)
+
+    monkeypatch.setattr(tuning, "tune_classifier", spy)
+    models = tiny_model("gpt2"), tiny_model("gpt2", 1)
+    before = {name: value.clone() for name, value in models[1].module.state_dict().items()}
+    result = run(models, LABELLED, tuned_blocks=1, runs=2, kernels="identity", seed=4)
+    assert result.task == "classes"
+    assert [each[2:] for each in learned] == [(1, 4), (1, 5)]
+    assert not set(learned[0][0]) & set(result.texts)
+    assert set(learned[0][0]) | set(result.texts) == set(TEXT)
+    assert learned[0][1] == tuple(LABELS[TEXT.index(text)] for text in learned[0][0])
+    assert all("tuned" in name for name in result.run_names)
+    assert result.identity_error.max() < 1e-5
+    assert all(torch.equal(before[name], value) for name, value in models[1].module.state_dict().items())
+    again = run(models, LABELLED, tuned_blocks=1, runs=2, kernels="identity", seed=4)
+    assert np.array_equal(result.values, again.values)
