@@ -19,9 +19,9 @@ from embcompare.experiments.representations import RepresentationSimilarity
 from embcompare.shelf import Shelf
 from embcompare.store import Entry, Store
 from embcompare.text.corpora import corpus_from_text
-from embcompare.ui import alignment, keptlist, links, results, runs, similarity, vocabulary_views
+from embcompare.ui import alignment, keptlist, links, results, runs, similarity, stitching_form, vocabulary_views
 from embcompare.ui import opened as opened_on
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
+from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
 
 ROOT = Path(__file__).parent.parent
 PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -87,6 +87,8 @@ EXAMPLES = {
     "nearest-vectors": {**PAIR, "layer": 2, "index": 3, "group": "w_o"},
     "parameter-difference": {**PAIR, "group": "w_o", "layer": 4, "top": 5, "count": 6},
     "parameter-agreement": {**PAIR, "k": 9, "sentences": 12, "null_draws": 3},
+    "stitching": {**PAIR, "kernels": "ridge, permuted", "sentences": 12, "runs": 3},
+    "stitched-text": {**PAIR, "text": "The whale", "cut": 2, "entry": 3, "kernel": "anchors", "tokens": 4},
 }
 
 
@@ -99,6 +101,7 @@ def test_a_link_says_every_setting_that_its_page_knows_and_only_those(experiment
         PARAMETERS: alignment.DEFAULTS,
         REPRESENTATIONS: similarity.DEFAULTS,
         VOCABULARY: vocabulary_views.DEFAULTS,
+        STITCHING: stitching_form.DEFAULTS,
     }[script]
     assert set(said) <= set(known)
     for name, value in wanted.to_dict().items():

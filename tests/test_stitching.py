@@ -182,6 +182,8 @@ def test_all_texts_scored_in_every_run_is_said(tiny_model):
     result = run((tiny_model("gpt2"), tiny_model("gpt2", 1)), runs=2, sentences=12, kernels="identity")
     assert any("Every run scores all texts" in notice for notice in result.notices)
     assert any("unigram row is made of these same texts" in notice for notice in result.notices)
+    fewer = run((tiny_model("gpt2"), tiny_model("gpt2", 1)), runs=2, sentences=4, kernels="identity")
+    assert not any("scores all texts" in notice or "these same texts" in notice for notice in fewer.notices)
 
 
 def test_the_unigram_row_knows_only_texts_that_are_not_scored(tiny_model):
@@ -446,6 +448,9 @@ def test_settings_that_cannot_be_are_refused():
     for changes in ({"kernels": "nothing"}, {"kernels": ""}, {"sentences": 3}, {"runs": 0}, {"mask_share": 0.0}):
         with pytest.raises(SettingsError):
             Stitching("a", "b", **changes)
+    assert Stitching("a", "b", kernels="identity,ridge", also="c,d") == Stitching(
+        "a", "b", kernels=" identity  ridge identity", also=" c, d "
+    )
     paper = Stitching.paper("a", "b")
     assert (paper.runs, paper.tuned_blocks) == (11, 3)
     assert Stitching.paper("a", "b", runs=3).runs == 3

@@ -69,7 +69,9 @@ class Stitching(Settings):
         from embcompare.stitching.bridges import parse_kernels
 
         super().__post_init__()
-        parse_kernels(self.kernels)
+        # written in one way, so that the same maps are the same run
+        object.__setattr__(self, "kernels", ", ".join(parse_kernels(self.kernels)))
+        object.__setattr__(self, "also", ", ".join(self.uppers()[1:]))
         if len(set(self.uppers())) < len(self.uppers()):
             raise SettingsError("A model stands twice among those above; name each once, and raise the number of runs.")
 

@@ -63,7 +63,7 @@ class StitchingRun:
                 for run in range(self.settings.runs):
                     seed = self.settings.seed + run
                     found.append(self._single(b, seed, len(uppers) * self.settings.runs))
-        if self.settings.runs > 1 and len(found[0].texts) == len(self.corpus):
+        if self.settings.runs > 1 and len(found[0].scored) == len(self.corpus):
             self.notices.append(
                 "Every run scores all texts, so runs differ only by what is drawn for maps and tuning; score fewer."
             )

@@ -10,8 +10,8 @@ from embcompare.entries import changed
 from embcompare.entries import text as text_of
 from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.store import Entry
-from embcompare.ui import alignment, lens, similarity, vocabulary_views
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, VOCABULARY
+from embcompare.ui import alignment, lens, similarity, stitching_form, vocabulary_views
+from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
 
 NAMES: dict[str, str] = {
     "parameter-alignment": "Parameters, layer by layer",
@@ -25,6 +25,8 @@ NAMES: dict[str, str] = {
     "nearest-vectors": "Nearest vectors",
     "parameter-difference": "What training changed",
     "parameter-agreement": "Agreement of parameters",
+    "stitching": "Stitching, every pair of layers",
+    "stitched-text": "A text continued by a stitched model",
 }
 """What each experiment is called."""
 
@@ -58,12 +60,15 @@ OPENED_ON: dict[str, Opened] = {
         "difference", group="changed", layer="changed_layer", top="changed_top", count="changed_count"
     ),
     "parameter-agreement": _vocabulary("agreement", k="set_k", sentences="read_sentences", null_draws="shuffles"),
+    "stitching": Opened(STITCHING),
+    "stitched-text": Opened(STITCHING, {}, {"text": "prompt", "kernel": "map"}),
 }
 """The page that shows each experiment's results."""
 _KNOWN: dict[str, Mapping[str, Any]] = {
     PARAMETERS: alignment.DEFAULTS,
     REPRESENTATIONS: similarity.DEFAULTS,
     VOCABULARY: vocabulary_views.DEFAULTS,
+    STITCHING: stitching_form.DEFAULTS,
 }
 
 
@@ -96,4 +101,6 @@ def link_of(entry: Entry) -> tuple[str, dict[str, str]] | None:
         if entry.settings["group"] in INTERACTIONS:
             said = {**said, "tab": "heads"}
         said["vector"] = "a.{group}.{layer}.{index}".format(**entry.settings)
+    if entry.experiment == "stitched-text":
+        said["kernels"] = stitching_form.kernels_with(str(entry.settings["kernel"]))
     return where.script, {**where.more, **said}

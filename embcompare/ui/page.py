@@ -15,13 +15,14 @@ from embcompare.ui import warm
 LOG = logging.getLogger("embcompare.ui")
 
 HOME, PARAMETERS, REPRESENTATIONS = "app.py", "pages/1_Parameters.py", "pages/2_Representations.py"
-VOCABULARY = "pages/3_Vocabulary.py"
+VOCABULARY, STITCHING = "pages/3_Vocabulary.py", "pages/4_Stitching.py"
 RESULTS = "pages/9_Results.py"
 PAGES: dict[str, str] = {
     HOME: "Home",
     PARAMETERS: "Parameters",
     REPRESENTATIONS: "Representations",
     VOCABULARY: "Vocabulary",
+    STITCHING: "Stitching",
     RESULTS: "Results",
 }
 """Script of each page and its label, in the order of the navigation."""

@@ -14,7 +14,7 @@ from embcompare.experiments.parameters import ParameterAlignment
 from embcompare.experiments.vectors import GROUPS, open_space, require_group
 from embcompare.models import ModelInfo, ModelSpec, default_pool, demo_names, fingerprint, inspect_model, policy
 from embcompare.shelf import digest_of
-from embcompare.ui import given, links, warm
+from embcompare.ui import given, links, stitching_fit, warm
 from embcompare.ui.page import plain
 
 DEFAULT_PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -164,8 +164,8 @@ def checks(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> list[C
             True,
             "These models are large; their vocabularies are matched when a run starts.",
         )
-        return [later, _feature_space(a.width, b.width), _hidden_states(None)]
-    return _checked(names, tuple(fingerprint(name) for name in names))
+        return [later, _feature_space(a.width, b.width), _hidden_states(None), _stitching(names, infos)]
+    return [*_checked(names, tuple(fingerprint(name) for name in names)), _stitching(names, infos)]
 
 
 @st.cache_data(max_entries=64, show_spinner="Reading both models")
@@ -218,6 +218,20 @@ def _hidden_states(shared: bool | None) -> Check:
     return Check(
         "Hidden states on a text", True, f"In feature space, whatever the widths, layers and tokenizers.{more}"
     )
+
+
+def _stitching(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> Check:
+    """Say whether A's lower blocks can run under B's upper ones, and what they would be asked."""
+    fit = stitching_fit.fit(names, infos)
+    if fit.refused:
+        return Check("Stitching", False, fit.refused)
+    how = {
+        "tokens": "",
+        "words": " States are handed over word by word, for the two cut text differently.",
+        "": " Whether they cut text into the same tokens is seen when a run starts.",
+    }
+    what = f"A's first blocks under B's last ones, asked for {stitching_fit.ASKED[fit.task]}."
+    return Check("Stitching", True, what + how[fit.by])
 
 
 def show_checks(found: list[Check]) -> None:

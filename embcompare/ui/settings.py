@@ -17,6 +17,8 @@ S = TypeVar("S", bound=Settings)
 Names = Mapping[str, Mapping[Any, str]]
 LONGEST = 2000
 """Characters of a setting that is text."""
+SHARE_STEP = 0.05
+"""How far the buttons of a number that is not whole go."""
 
 
 def edited(
@@ -131,5 +133,7 @@ def _shown(
         return st.toggle(title, **shared)
     if isinstance(value, str):
         return st.text_input(title, max_chars=LONGEST, **shared)
+    if isinstance(value, float):
+        return st.number_input(title, meta["low"], meta["high"], step=SHARE_STEP, **shared)
     high = None if meta["high"] is None else int(meta["high"])
     return st.number_input(title, int(meta["low"]), high, step=1, **shared)
