@@ -522,15 +522,16 @@ def test_a_singular_embedding_is_refused_with_the_reason(tmp_path):
     model = load_model(str(folder))
     with torch.no_grad():
         model.module.transformer.wte.weight[:, 3] = model.module.transformer.wte.weight[:, 4]
-    with pytest.raises(Incomparable, match="directions"):
+    with pytest.raises(Incomparable, match=r"embedding of .*flat.* directions .* ridge") as caught:
         run((model, model), kernels="pseudo_inverse")
+    assert "allow_singular" not in str(caught.value)
     assert np.isfinite(run((model, model), kernels="identity").values).all()
 
 
 def test_texts_are_cut_to_what_both_models_read(tiny_model):
     long = Corpus("long", (" ".join(TEXT), *TEXT[:5]))
     result = run((tiny_model("gpt2"), tiny_model("gpt2", 1)), long, sentences=6, kernels="identity")
-    assert any("cut to the longest input" in notice for notice in result.notices)
+    assert any("cut to the 40 tokens" in notice for notice in result.notices)
     assert np.isfinite(result.values).all()
 
 
@@ -603,3 +604,114 @@ def test_a_classifier_tuned_in_every_run_learns_texts_that_are_not_scored(tiny_m
     assert all(torch.equal(before[name], value) for name, value in models[1].module.state_dict().items())
     again = run(models, LABELLED, tuned_blocks=1, runs=2, kernels="identity", seed=4)
     assert np.array_equal(result.values, again.values)
+
+
+# -- kinds of faults that once were ----------------------------------------------------------------------------------
+
+
+def test_names_of_classes_count_before_their_numbers(tiny_model):
+    import copy
+
+    model = tiny_model("gpt2-classifier")
+    stars = dataclasses.replace(model, module=copy.copy(model.module))
+    stars.module.config = copy.deepcopy(model.module.config)
+    for names, labels, expected in (
+        (("1", "2", "3", "4", "5"), ("1", "2", "5", "4"), [0, 1, 4, 3]),
+        (("1", "0"), ("0", "1"), [1, 0]),
+        (("bad", "good"), ("1", "GOOD", "bad"), [1, 1, 0]),
+    ):
+        stars.module.config.id2label = dict(enumerate(names))
+        assert stitching_tasks.match_labels(labels, stars)[1].tolist() == expected
+    stars.module.config.id2label = {0: "value"}
+    with pytest.raises(SettingsError, match="choose a classifier"):
+        stitching_tasks.match_labels(("value",), stars)
+    stars.module.config.id2label = {0: "a", 1: "b"}
+    stars.module.config.problem_type = "multi_label_classification"
+    with pytest.raises(SettingsError, match="choose a classifier"):
+        stitching_tasks.match_labels(("a", "b"), stars)
+
+
+@pytest.mark.parametrize(
+    ("upper", "also"),
+    [
+        ("gpt2-classifier", "gpt2"),
+        ("gpt2", "gpt2-classifier"),
+        ("gpt2", "roberta"),
+        ("gpt2-classifier", "bert-classifier"),
+    ],
+)
+def test_models_above_that_are_asked_different_things_are_refused_before_anything_runs(tiny_model, upper, also):
+    models = {"a": tiny_model("gpt2"), "b": tiny_model(upper, 1), "c": tiny_model(also, 2)}
+    context = Context(LABELLED, **models)
+    with pytest.raises(Incomparable, match=r"no repetitions of one experiment|special token"):
+        Stitching("a", "b", also="c", sentences=4, kernels="identity").compute(context)
+    assert not context.reports
+
+
+def test_identity_is_left_out_of_all_runs_where_one_model_is_of_another_width(tiny_model, tmp_path):
+    from tiny import _gpt2, bytes_tokenizer
+
+    torch.manual_seed(5)
+    _gpt2(n_embd=36)(1300).save_pretrained(tmp_path)
+    bytes_tokenizer().save_pretrained(tmp_path)
+    models = {"a": tiny_model("gpt2"), "b": tiny_model("gpt2", 1), "c": load_model(str(tmp_path))}
+    result = Stitching("a", "b", also="c", sentences=4).compute(Context(PLAIN, **models))
+    assert "identity" not in result.kernels
+    assert result.values.shape[:2] == (2, 3)
+
+
+@torch.no_grad()
+def test_padding_without_a_direction_makes_no_cell_undefined(tiny_folders):
+    model = load_model(str(tiny_folders("llama", 4)))
+    model.module.model.embed_tokens.weight[model.module.config.pad_token_id] = 0
+    result = run((model, model), kernels="anchors", sentences=6)
+    assert np.isfinite(result.values).all()
+    assert not any("NaN" in notice for notice in result.notices)
+
+
+@torch.no_grad()
+def test_a_token_without_a_direction_is_said(tiny_folders):
+    model = load_model(str(tiny_folders("llama", 5)))
+    model.module.model.embed_tokens.weight[model.tokenizer("dog")["input_ids"][0]] = 0
+    result = run((model, model), kernels="anchors", sentences=12)
+    assert np.isnan(result.values).any()
+    assert any("(NaN)" in notice for notice in result.notices)
+
+
+def test_a_causal_classifier_without_a_padding_token_reads_batches(tiny_model, tiny_folders):
+    a, b = tiny_model("gpt2"), load_model(str(tiny_folders("gpt2-classifier", 3)))
+    padded = run((a, b), LABELLED, kernels="identity", sentences=8)
+    b.module.config.pad_token_id = None
+    b.tokenizer.pad_token = None
+    without = run((a, b), LABELLED, kernels="identity", sentences=8)
+    np.testing.assert_allclose(without.values, padded.values, atol=1e-6)
+    below = run((b, tiny_model("gpt2", 1)), PLAIN, kernels="identity")
+    assert np.isnan(below.own_a).all()
+
+
+def test_one_class_among_the_scored_is_said(tiny_model):
+    labels = tuple("LABEL_1" if at == 0 else "LABEL_0" for at in range(len(TEXT)))
+    models = tiny_model("gpt2"), tiny_model("gpt2-classifier")
+    said = [run(models, Corpus("lone", TEXT, labels), kernels="identity", seed=seed).notices for seed in range(3)]
+    assert any("always right" in notice for notices in said for notice in notices)
+
+
+def test_texts_to_learn_from_are_spoken_of_as_parts_of_the_file(tiny_model):
+    models = tiny_model("gpt2"), tiny_model("gpt2", 1)
+    lone = Corpus("lone", TEXT, tuple("rare" if at == 0 else "common" for at in range(len(TEXT))))
+    with pytest.raises(SettingsError, match="Of 12 texts of lone 8 are left to learn from"):
+        run(models, lone, tuned_blocks=1)
+    with pytest.raises(SettingsError, match="Text 2 of gap has no label"):
+        run(models, Corpus("gap", TEXT, ("x", "", *("y" for _ in TEXT[2:]))), tuned_blocks=1)
+
+
+def test_half_a_character_is_refused(tiny_model):
+    with pytest.raises(SettingsError, match="half a character"):
+        Stitching("a", "b", also="caf\udce9")
+
+
+def test_a_cell_that_does_not_exist_has_no_table():
+    result = made(np.zeros((1, 1, 2, 2)))
+    for cut, entry in ((2, 0), (0, 2), (-1, 0)):
+        with pytest.raises(SettingsError, match="they are 0 to 1"):
+            result.example_frame("a", cut, entry)

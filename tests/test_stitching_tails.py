@@ -8,7 +8,7 @@ import torch
 from stitching import plain_logits, plain_states
 from tiny import TINY
 
-from embcompare.errors import EmbcompareError, Incomparable, SettingsError
+from embcompare.errors import EmbcompareError, Incomparable, InputError, SettingsError
 from embcompare.models import ModelSpec, load_model
 from embcompare.models.heads import read_head
 from embcompare.models.reading import read_anatomy
@@ -67,7 +67,7 @@ def test_what_is_observed_is_what_hooks_see(tiny_model, name):
     model = tiny_model(name)
     ids, mask = batch(model)
     states, out = plain_states(model, ids, mask)
-    seen = observe(model, ids, mask)
+    seen = observe(model, ids, mask, classes=True)
     assert len(seen.states) == model.anatomy.n_layers + 1
     for one, other in zip(seen.states, states, strict=True):
         assert torch.equal(one, other)
@@ -251,3 +251,41 @@ def test_of_one_model_every_map_between_embeddings_is_the_identity(tiny_model, n
     found = stitch(model, model, cut=1, kernel=name).logits(ids, mask)
     expected = model.module(input_ids=ids, attention_mask=mask).logits
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-6, atol=1e-8)
+
+
+@torch.no_grad()
+def test_the_notebooks_last_state_is_taken_after_the_final_norm(tiny_model):
+    a, b = tiny_model("gpt2"), tiny_model("gpt2", 1)
+    ids, mask = batch(b)
+    made = stitch(a, b, cut=2, entry=1, kernel="identity", positions_again=True)
+    normed = a.module.transformer(input_ids=ids, attention_mask=mask).last_hidden_state
+    expected = Tail(b, 1, True).states(normed, ids, mask)
+    torch.testing.assert_close(made.states(ids, mask)[mask.bool()], expected[mask.bool()])
+
+
+def test_what_stitch_cannot_take_is_said_in_one_sentence(tiny_model):
+    a = tiny_model("gpt2")
+    for changes, message in (
+        ({"cut": 2.5}, "whole number"),
+        ({"cut": "2"}, "whole number"),
+        ({"cut": True}, "whole number"),
+        ({"cut": None}, "whole number"),
+        ({"cut": 1, "options": {}}, "BridgeOptions"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            stitch(a, a, **changes)
+    with pytest.raises(SettingsError, match="load_model"):
+        stitch("demo/gpt2-a", a, cut=1)
+    made = stitch(a, a, cut=1)
+    for ids, message in (
+        (torch.ones(1, 41, dtype=torch.int64), "40 tokens at most"),
+        (torch.tensor([[1, 5000]]), "no token 5000"),
+        (torch.tensor([[-1, 2]]), "no token -1"),
+        (torch.ones(0, 3, dtype=torch.int64), "at least one token"),
+        (torch.ones(3, dtype=torch.int64), "at least one token"),
+        (torch.ones(1, 3), "whole numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            made.logits(ids)
+    with pytest.raises(InputError, match="mask"):
+        made.logits(torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 2))

@@ -353,4 +353,10 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
         return number
     if not isinstance(value, str):
         raise SettingsError(f"{name} cannot be {value!r}; give text.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{name} holds half a character (U+{ord(value[error.start]):04X}), which is no Unicode text; write it anew."
+        ) from error
     return value

@@ -9,7 +9,7 @@ import numpy as np
 
 from embcompare.errors import Incomparable, InputError, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
-from embcompare.words import plural
+from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +248,10 @@ class _Continued:
             raise InputError("The text has no token for these models; give a few words to go on from.")
         prompt = [int(token) for token in encoded.ids[0][: inside[-1] + 1]]
         if encoded.unknown:
-            self.notices.append(f"{plural(encoded.unknown, 'token')} of the text are unknown to the vocabulary.")
+            self.notices.append(
+                f"{plural(encoded.unknown, 'token')} of the text {agree(encoded.unknown, 'is', 'are')} unknown to the "
+                "vocabulary."
+            )
         if len(prompt) + self.settings.tokens - 1 > longest:
             self.notices.append(
                 f"The models read {longest:,} tokens at most, so the beginning drops out as the text grows."

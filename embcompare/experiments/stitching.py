@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from embcompare.errors import SettingsError
+from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.stitching_result import StitchingResult
 
@@ -72,7 +72,7 @@ class Stitching(Settings):
         # written in one way, so that the same maps are the same run
         object.__setattr__(self, "kernels", ", ".join(parse_kernels(self.kernels)))
         object.__setattr__(self, "also", ", ".join(self.uppers()[1:]))
-        if len(set(self.uppers())) < len(self.uppers()):
+        if len({_place(name) for name in self.uppers()}) < len(self.uppers()):
             raise SettingsError("A model stands twice among those above; name each once, and raise the number of runs.")
 
     @classmethod
@@ -83,7 +83,7 @@ class Stitching(Settings):
 
     def uppers(self) -> tuple[str, ...]:
         """Return the models B, in order."""
-        return (self.model_b, *self.also.replace(",", " ").split())
+        return (self.model_b, *(name.strip() for name in self.also.split(",") if name.strip()))
 
     def models(self) -> tuple[str, ...]:
         """Return the names of all models that the run reads, each once."""
@@ -97,3 +97,14 @@ class Stitching(Settings):
 
         with context.lease(self.model_a) as a, torch.inference_mode():
             return StitchingRun(self, context, a).result()
+
+
+def _place(name: str) -> object:
+    """Return what a name of a model stands for, however it is written."""
+    from embcompare.models.spec import ModelSpec
+
+    try:
+        spec = ModelSpec.parse(name)
+    except EmbcompareError:  # what is wrong with a name is said when the model is loaded
+        return name
+    return spec.kind, spec.name, spec.revision

@@ -202,6 +202,9 @@ class StitchingResult(Result):
         import pandas as pd
 
         at = self.kernel(kernel)
+        for name, value, last in (("cut", cut, self.values.shape[-2]), ("entry", entry, self.values.shape[-1])):
+            if not 0 <= value < last:
+                raise SettingsError(f"There is no {name} {value}; they are 0 to {last - 1}.")
         columns: dict[str, object] = {"text": self.texts}
         if self.labels:
             columns["label"] = self.labels

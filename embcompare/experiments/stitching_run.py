@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 
 from embcompare.errors import Incomparable, SettingsError, UnsupportedFamily
 from embcompare.experiments.stitching_result import StitchingResult
-from embcompare.experiments.stitching_tasks import Asked, ClassTask, LanguageTask, is_asked_for_classes
+from embcompare.experiments.stitching_tasks import LABEL_COLUMN, Asked, ClassTask, LanguageTask, is_asked_for_classes
 from embcompare.experiments.stitching_texts import Batch, Texts, text_rows
 from embcompare.maps.registry import KERNELS
 from embcompare.measures.distributions import clustered_mean
@@ -24,7 +25,7 @@ from embcompare.stitching.bridges import (
     fitted_on_states,
     parse_kernels,
 )
-from embcompare.stitching.stitched import same_tokens
+from embcompare.stitching.stitched import same_tokens, without_padding
 from embcompare.stitching.tails import Observed, Tail, check_runs_alone, is_classifier, observe
 from embcompare.words import agree, plural
 
@@ -57,9 +58,9 @@ class StitchingRun:
         """Go through every model B and every seed."""
         found: list[_Single] = []
         uppers = self.settings.uppers()
+        self._check_all(uppers)
         for name in uppers:
             with self.context.lease(name) as b:
-                self._check(b, found)
                 for run in range(self.settings.runs):
                     seed = self.settings.seed + run
                     found.append(self._single(b, seed, len(uppers) * self.settings.runs))
@@ -69,15 +70,32 @@ class StitchingRun:
             )
         return self._assemble(found)
 
-    def _check(self, b: LoadedModel, found: list[_Single]) -> None:
+    def _check_all(self, uppers: tuple[str, ...]) -> None:
+        """Refuse what does not go together before anything is computed."""
+        first: tuple[str, tuple[str, str, int]] | None = None
+        for name in uppers:
+            with self.context.lease(name) as b:
+                self._check(b)
+                kind = self._kind(b)
+            if first is not None and kind != first[1]:
+                one, other = (f"{kind[0]} by {kind[1]} into {plural(kind[2], 'block')}" for kind in (first[1], kind))
+                raise Incomparable(
+                    f"{first[0]} is asked for {one} and {name} for {other}, so their runs are no repetitions of one "
+                    "experiment; run each by itself."
+                )
+            first = first or (name, kind)
+
+    def _kind(self, b: LoadedModel) -> tuple[str, str, int]:
+        """Return what B is asked for, by what it is handed states, and how many blocks it has."""
+        classes = is_asked_for_classes(b, self.settings.tuned_blocks)
+        causal = b.anatomy.blocks[0].attention.causal
+        task = "classes" if classes else ("next tokens" if causal else "masked tokens")
+        return task, "tokens" if _same_tokens(self.a, b) else "words", b.anatomy.n_layers
+
+    def _check(self, b: LoadedModel) -> None:
         check_runs_alone(b)
         if self.a.anatomy.embedding.device != b.anatomy.embedding.device:
             raise Incomparable("The two models lie on different devices; choose one device for both.")
-        if found and found[0].values.shape[-1] != b.anatomy.n_layers + 1:
-            raise Incomparable(
-                f"{b.spec.label} has {plural(b.anatomy.n_layers, 'block')} and {found[0].upper} "
-                f"{found[0].values.shape[-1] - 1}, so their grids do not go together; run it by itself."
-            )
         unequal = [name for name in self.names if KERNELS[name].equal_widths]
         if unequal and self.a.anatomy.width != b.anatomy.width:
             self.names = tuple(name for name in self.names if name not in unequal)
@@ -97,6 +115,7 @@ class StitchingRun:
         rest = np.sort(drawn[self.settings.sentences :])
         if self.settings.tuned_blocks:
             b = self._tuned(b, rest, seed)
+            self.notices += list(b.notes)
         single = _Single(self, b, seed, scored, rest)
         if self.done == 0:
             self.total = runs * single.work
@@ -109,16 +128,7 @@ class StitchingRun:
 
         from embcompare.models.tuning import tune_classifier
 
-        if not self.corpus.labels:
-            raise SettingsError(
-                f"{self.corpus.name} has no labels, so no classifier can be made of {b.spec.label}; choose 'reviews', "
-                "or give a csv or jsonl file with a column of labels."
-            )
-        if len(rest) < 4:
-            raise SettingsError(
-                f"{plural(len(rest), 'text')} of {len(self.corpus):,} {agree(len(rest), 'is', 'are')} left to learn "
-                "from; score fewer, or give more."
-            )
+        self._check_learnable(b, rest)
 
         def report(step: int, steps: int, loss: float) -> None:
             self.context.report(self.done, max(self.total, self.done + 1), f"tuning {b.spec.label}: {step} of {steps}")
@@ -133,6 +143,28 @@ class StitchingRun:
                 report=report,
             )
 
+    def _check_learnable(self, b: LoadedModel, rest: np.ndarray) -> None:
+        """Refuse texts that no classifier can be learnt from, in words about the whole file."""
+        labels, name = self.corpus.labels, self.corpus.name
+        if not labels:
+            raise SettingsError(
+                f"{name} has no labels, so no classifier can be made of {b.spec.label}; choose 'reviews', or give a "
+                f"file with a column of labels ({LABEL_COLUMN})."
+            )
+        if not all(labels):
+            blank = labels.index("") + 1
+            raise SettingsError(f"Text {blank:,} of {name} has no label; give every text one, or leave it out.")
+        counts = Counter(labels[text] for text in rest)
+        few = next((label for label in sorted(set(labels)) if counts[label] < 2), None)
+        if few is not None:
+            raise SettingsError(
+                f"Of {plural(len(labels), 'text')} of {name} {len(rest):,} are left to learn from, and "
+                f"{counts[few]} of them {agree(counts[few], 'has', 'have')} the label '{few}', where 2 are the least; "
+                "score fewer, or give more."
+            )
+        if len(counts) < 2:
+            raise SettingsError(f"All texts of {name} have the label '{labels[0]}'; give texts of two classes.")
+
     def tick(self, message: str) -> None:
         """Count one step of the work."""
         self.done += 1
@@ -146,9 +178,17 @@ class StitchingRun:
                 "by word, and B's upper part reads words where it was trained on tokens."
             )
         if self.settings.paper_faithful:
+            added = first.b.anatomy.blocks[0].attention.position == "absolute"
+            positions = "B's positions are added to states that know them already, and " if added else ""
             self.notices.append(
-                "As in the official notebook, B's positions are added to states that know them already, and A's last "
-                "state has passed its final norm: not how these models compute."
+                f"As in the official notebook, {positions}A's last state has passed its final norm: not how these "
+                "models compute."
+            )
+        undefined = int(np.isnan(np.stack([single.values for single in found])).any((0, 2)).sum())
+        if undefined:
+            self.notices.append(
+                f"{plural(undefined, 'cell')} {agree(undefined, 'has', 'have')} no value (NaN): a map gave no number "
+                "for a state there, as cosines do for a state of length zero."
             )
         worst = np.max([single.identity for single in found], axis=0)
         return StitchingResult(
@@ -162,7 +202,7 @@ class StitchingRun:
             base=np.stack([single.base for single in found]),
             base_name=first.task.base_name,
             task=first.task.name,
-            run_names=tuple(f"{single.upper}, seed {single.seed}" for single in found),
+            run_names=tuple(single.name for single in found),
             counts=np.array([int(single.counts.sum()) for single in found], dtype=np.int64),
             texts=tuple(self.corpus.sentences[text] for text in first.scored),
             labels=tuple(self.corpus.labels[text] for text in first.scored) if first.task.name == "classes" else (),
@@ -202,8 +242,9 @@ class _Single:
                 "choose maps made of the embeddings, such as pseudo_inverse."
             )
         head = None if classes else read_head(self.b, self.b.anatomy.embedding.dtype)
+        self.name = self.upper if settings.tuned_blocks else f"{self.upper}, seed {self.seed}"
         self.texts = Texts(corpus.sentences, whole.a, self.b, by_words=not same)
-        self.notices += self.texts.notices
+        self.notices += self.texts.notices(self.scored)
         self.task: Any
         if classes:
             self.task = ClassTask(self.texts, self.b, corpus.labels, self.scored)
@@ -250,9 +291,9 @@ class _Single:
         own_head = self._head_of_a()
         for number, group in enumerate(self.groups):
             batch = self.task.prepare(self.texts.batch(group))
-            seen_b = observe(self.b, batch.ids_b, batch.mask_b)
+            seen_b = observe(self.b, batch.ids_b, batch.mask_b, classes=self.task.name == "classes")
             asked = self.task.ask(batch, seen_b)
-            seen_a = observe(self.whole.a, batch.ids_a, batch.mask_a)
+            seen_a = observe(self.whole.a, batch.ids_a, batch.mask_a, classes=own_head is not None)
             rows = np.array([row_of[int(text)] for text in group])
             items = asked.item.cpu().numpy()
             np.add.at(self.counts, rows[items], 1.0)
@@ -286,6 +327,7 @@ class _Single:
 
         dtype = self.b.anatomy.embedding.dtype
         carried = torch.stack([bridge.carried(state, cut, entry).to(dtype) for cut, state in enumerate(states)])
+        carried = without_padding(carried, batch.mask)
         tail = Tail(self.b, entry, self.whole.settings.paper_faithful)
         sums = self.task.answers(tail, carried, batch, asked)
         return np.asarray(sums.permute(2, 1, 0).cpu().numpy())

@@ -11,6 +11,7 @@ import numpy as np
 from embcompare.errors import Incomparable, SettingsError
 from embcompare.experiments.stitching_texts import Batch, Texts, text_rows
 from embcompare.stitching.tails import Observed, Tail, is_classifier
+from embcompare.words import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LANGUAGE = ("loss", "kl", "agreement")
 """Nats per token, nats from B's own prediction, share of places where the first choice is B's."""
 CLASSES = ("accuracy", "loss", "kl", "agreement")
+LABEL_COLUMN = "from a shell: python -m embcompare keep FILE --label-column NAME"
+"""How a text gets labels."""
 LOGIT_BYTES = 64e6
 """Memory that logits take at once."""
 
@@ -176,7 +179,7 @@ class LanguageTask:
 
     def of(self, logits: Tensor, asked: Asked) -> Tensor:
         """Return loss, KL to B's own, and agreement of the first choice."""
-        return _scored(_wide(logits), asked)
+        return _scored(logits.to(asked.p.dtype), asked)
 
     def base(self, asked: Asked) -> Tensor:
         """Return the scores of token frequencies alone."""
@@ -198,6 +201,12 @@ class ClassTask:
         self.classes, target = match_labels(labels, b)
         self.target = torch.from_numpy(target).to(texts.device)
         self.notices: list[str] = []
+        chosen = np.unique(target[scored])
+        if len(chosen) == 1:
+            self.notices.append(
+                f"All {len(scored):,} texts drawn for scoring have the label '{self.classes[chosen[0]]}', so whoever "
+                "says that is always right; score more."
+            )
         # of the texts scored themselves: whoever guesses has the best guess there is
         counts = np.bincount(target[scored], minlength=len(self.classes)) + 1e-9
         self.log_share = torch.from_numpy(np.log(counts / counts.sum())).to(texts.device)
@@ -228,7 +237,7 @@ class ClassTask:
         import torch
 
         right = (logits.argmax(-1) == asked.target).double()
-        return torch.cat([right[None], _scored(_wide(logits), asked)])
+        return torch.cat([right[None], _scored(logits.to(asked.p.dtype), asked)])
 
     def base(self, asked: Asked) -> Tensor:
         """Return the scores of always saying how frequent the classes are among the texts scored."""
@@ -238,22 +247,31 @@ class ClassTask:
 def match_labels(labels: Sequence[str], model: LoadedModel) -> tuple[tuple[str, ...], np.ndarray]:
     """Return a classifier's classes, and for each text's label the place of its class, (n,) int64.
 
-    Labels are compared without regard to case; the number of a class will do as well. Raises :class:`SettingsError`
+    Labels are compared without regard to case; numbers of classes, from 0, will do where no class is called by a
+    number. Raises :class:`SettingsError`
     for texts without labels, of one label only, or with labels that the classifier does not have.
     """
     config: Any = model.module.config
     classes = tuple(str(config.id2label[at]) for at in range(len(config.id2label)))
     if not labels:
         raise SettingsError(
-            f"{model.spec.label} classifies texts, and these have no labels; choose 'reviews', or give a csv or jsonl "
-            "file with a column of labels."
+            f"{model.spec.label} classifies texts, and these have no labels; choose 'reviews', or give a file with a "
+            f"column of labels ({LABEL_COLUMN})."
         )
-    known = {name.casefold(): at for at, name in enumerate(classes)} | {str(at): at for at in range(len(classes))}
+    if len(classes) < 2 or getattr(config, "problem_type", None) in ("regression", "multi_label_classification"):
+        raise SettingsError(
+            f"{model.spec.label} does not choose one of several classes (it has {plural(len(classes), 'output')}, of "
+            f"{getattr(config, 'problem_type', None) or 'one value'}), so accuracy is not defined; choose a classifier."
+        )
+    known = {name.casefold(): at for at, name in enumerate(classes)}
+    if not any(name.isdecimal() for name in known):
+        known |= {str(at): at for at in range(len(classes))}
+    more = "other that it lacks", "others that it lacks"
     strange = sorted({label for label in labels if label.casefold() not in known})
     if strange:
         raise SettingsError(
             f"{model.spec.label} knows the classes {', '.join(classes)}, and the texts have the label "
-            f"'{strange[0]}'{f' and {len(strange) - 1} others that it lacks' if len(strange) > 1 else ''}; give texts "
+            f"'{strange[0]}'{f' and {plural(len(strange) - 1, *more)}' if len(strange) > 1 else ''}; give texts "
             "with its own labels."
         )
     target = np.array([known[label.casefold()] for label in labels], dtype=np.int64)

@@ -52,9 +52,10 @@ class Texts:
         longest = [_longest(model) for model in (a, b)]
         if not by_words:
             longest = [min(longest)] * 2
+        self.longest = longest
         self.encoded_a = _encode(self.sentences, a, longest[0])
         self.encoded_b = _encode(self.sentences, b, longest[1])
-        self.notices = self._notices()
+        self._check_empty()
         self.device = a.anatomy.embedding.device
         if by_words:
             self._places, self._words = _by_words(self, longest[1])
@@ -97,30 +98,42 @@ class Texts:
         for number, (one, other) in enumerate(zip(self.encoded_a.ids, self.encoded_b.ids, strict=True)):
             if not np.array_equal(one, other):
                 raise Incomparable(
-                    f"{self.a.spec.label} and {self.b.spec.label} have one vocabulary but cut text {number} "
+                    f"{self.a.spec.label} and {self.b.spec.label} have one vocabulary but cut text {number + 1:,} "
                     f"({self.sentences[number][:40]!r}…) into different tokens, so a state of the one stands for no "
                     "token of the other; use one tokenizer's files for both."
                 )
 
-    def _notices(self) -> list[str]:
-        notices = []
+    def _check_empty(self) -> None:
         for model, encoded in ((self.a, self.encoded_a), (self.b, self.encoded_b)):
-            if encoded.cut:
-                notices.append(
-                    f"{model.spec.label}: {plural(encoded.cut, 'text')} {agree(encoded.cut, 'was', 'were')} cut to the "
-                    "longest input that the models read."
-                )
             if len(encoded.empty):
                 raise InputError(
-                    f"Text {encoded.empty[0]} ({self.sentences[encoded.empty[0]][:40]!r}) has no token for "
+                    f"Text {encoded.empty[0] + 1:,} ({self.sentences[encoded.empty[0]][:40]!r}) has no token for "
                     f"{model.spec.label}; leave it out."
                 )
-            if encoded.unknown:
-                notices.append(
-                    f"{model.spec.label}: {plural(encoded.unknown, 'token')} of the text "
-                    f"{agree(encoded.unknown, 'is', 'are')} unknown to its vocabulary."
+
+    def notices(self, texts: np.ndarray) -> list[str]:
+        """Return what is to be said of some texts: those that were cut, and tokens that a vocabulary lacks."""
+        said = []
+        for model, encoded, longest in zip(
+            (self.a, self.b), (self.encoded_a, self.encoded_b), self.longest, strict=True
+        ):
+            cut = sum(self._whole(model, text) > longest for text in texts) if encoded.cut else 0
+            if cut:
+                said.append(
+                    f"{model.spec.label}: {plural(cut, 'text')} {agree(cut, 'was', 'were')} cut to the {longest:,} "
+                    "tokens that are read at most."
                 )
-        return list(dict.fromkeys(notices))
+            lacking = getattr(model.tokenizer, "unk_token_id", None)
+            unknown = sum(int((encoded.ids[text] == lacking).sum()) for text in texts) if encoded.unknown else 0
+            if unknown:
+                said.append(
+                    f"{model.spec.label}: {plural(unknown, 'token')} of the texts {agree(unknown, 'is', 'are')} "
+                    "unknown to its vocabulary."
+                )
+        return list(dict.fromkeys(said))
+
+    def _whole(self, model: LoadedModel, text: int) -> int:
+        return len(model.tokenizer(self.sentences[text], verbose=False)["input_ids"])
 
 
 def text_rows(encoded: Encoded, texts: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -167,8 +180,8 @@ def _by_words(texts: Texts, longest: int) -> tuple[list[list[np.ndarray]], list[
             places.append(a.index.position[rows[-1:] if causal else rows].astype(np.int64))
         if len(places) == lead:
             raise InputError(
-                f"Text {text} ({texts.sentences[text][:40]!r}) has no word that {texts.a.spec.label} cuts at its ends, "
-                "so it cannot be handed over word by word; leave it out."
+                f"Text {text + 1:,} ({texts.sentences[text][:40]!r}) has no word that {texts.a.spec.label} cuts at its "
+                "ends, so it cannot be handed over word by word; leave it out."
             )
         places = places[: longest - trail] + [np.array([size - trail + at]) for at in range(trail)]
         row = np.full(len(places), place, dtype=np.int64)

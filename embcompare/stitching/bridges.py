@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from embcompare.errors import Incomparable, SettingsError
-from embcompare.maps.kernel import Kernel
+from embcompare.maps.kernel import Kernel, SingularEmbedding, TooFewRows
 from embcompare.maps.registry import KERNELS, Declaration, get_kernel
 from embcompare.words import plural
 
@@ -86,6 +86,20 @@ def bridge_from_weights(
         raise SettingsError(f"The map '{name}' is fitted on hidden states; give text that both models read.")
     given: tuple[Any, ...] = _embeddings(a, b, options)
     named: dict[str, Any] = {"tokens": _rows(match())}
+    try:
+        return _made(declared, given, named, options)
+    except (SingularEmbedding, TooFewRows) as error:
+        # what the map calls its arguments, a reader knows by name
+        said = str(error).split(";")[0].split(", so share more")[0]
+        for which, model in (("first", a), ("second", b)):
+            said = said.replace(f"the {which} model's embedding", f"the embedding of {model.spec.label}")
+        raise Incomparable(
+            f"{said}; choose a map that needs less, such as ridge (fitted on the states of texts), or anchors."
+        ) from error
+
+
+def _made(declared: Declaration, given: tuple[Any, ...], named: dict[str, Any], options: BridgeOptions) -> Bridge:
+    name = declared.name
     if declared.fitted_on == "kernel":
         like = KERNELS["pseudo_inverse"].make(*given, **named, centred=options.centred)
         return Bridge(name, {(-1, -1): declared.make(like, seed=options.seed)})

@@ -62,7 +62,7 @@ class Tail:
 
     def class_logits(self, given: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the logits (n, labels) of a classifier, averaged over all tokens if it classifies tokens."""
-        return pooled(self._copy(given, [])(**_inputs(self.model, ids, mask)).logits, mask)
+        return _class_logits(self.model, self._copy(given, []), ids, mask)
 
     def _copy(self, given: Tensor, seen: list[Tensor]) -> Any:
         """Return a copy of the module around the same weights that runs the upper part on ``given``."""
@@ -91,8 +91,11 @@ class Observed:
     class_logits: Tensor | None
 
 
-def observe(model: LoadedModel, ids: Tensor, mask: Tensor) -> Observed:
-    """Run a model on a batch of tokens (n, t), padded on the right, and return all its hidden states."""
+def observe(model: LoadedModel, ids: Tensor, mask: Tensor, *, classes: bool = False) -> Observed:
+    """Run a model on a batch of tokens (n, t), padded on the right, and return all its hidden states.
+
+    With ``classes`` a classifier gives its logits too.
+    """
     anatomy, seen = model.anatomy, []  # type: tuple[Any, list[Tensor]]
     blocks = [block.sites["block"] for block in anatomy.blocks]
     instead: dict[str, nn.Module] = {name: _Tells(model.module.get_submodule(name), seen) for name in blocks}
@@ -101,11 +104,26 @@ def observe(model: LoadedModel, ids: Tensor, mask: Tensor) -> Observed:
         instead[norm] = _Tells(model.module.get_submodule(norm), seen)
     module = with_replaced(model.module, instead)
     logits = None
-    if is_classifier(model):
-        logits = pooled(module(**_inputs(model, ids, mask)).logits, mask)
+    if classes and is_classifier(model):
+        logits = _class_logits(model, module, ids, mask)
     else:
         module.base_model(**_inputs(model, ids, mask))
     return Observed(tuple(seen[: len(blocks) + 1]), seen[-1], logits)
+
+
+def _class_logits(model: LoadedModel, module: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return a classifier's logits (n, labels); ``module`` is a copy of its own.
+
+    A causal one looks for the last token that is no padding, and does not run on a batch if its config names none:
+    then a token that the batch does not hold is padding.
+    """
+    if getattr(module.config, "pad_token_id", None) is None and len(ids) > 1:
+        held = ids[mask.bool()].unique()
+        absent = next(each for each in range(len(held) + 1) if each >= len(held) or int(held[each]) != each)
+        module.config = copy.copy(module.config)
+        module.config.pad_token_id = absent
+        ids = ids.masked_fill(mask == 0, absent)
+    return pooled(module(**_inputs(model, ids, mask)).logits, mask)
 
 
 def _inputs(model: LoadedModel, ids: Tensor, mask: Tensor) -> dict[str, Any]:
