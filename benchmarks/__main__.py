@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-NAMES = ("alignment", "cka", "hidden_states", "first_picture", "heads", "kernel", "stitching", "vectors")
+NAMES = (
+    "alignment",
+    "allpairs",
+    "cka",
+    "decomposition",
+    "hidden_states",
+    "first_picture",
+    "heads",
+    "inn",
+    "kernel",
+    "stitching",
+    "vectors",
+)
 
 
 def main() -> int:

@@ -3,7 +3,11 @@
 A map is a :class:`Kernel`: ``kernel(x)`` takes row vectors (n, d_a) of A to (n, d_b) of B, ``x K + c``. It is read off
 the two embedding matrices alone (``pseudo_inverse``, ``orthogonal``, ``anchors``), fitted on paired hidden states
 (``least_squares``, ``ridge``, ``orthogonal_fit``), or a control that carries nothing on purpose (``permuted``,
-``random_rotation``, ``identity``). ``KERNELS`` holds their declarations by name. Arrays only: no model, no text.
+``random_rotation``, ``identity``). ``KERNELS`` holds their declarations by name.
+
+``MAPS`` holds those of the maps that compare two representations: fitted on paired rows with scikit-learn's verbs, in
+closed form or trained (:class:`Map`), scored alike (``evaluate``, ``run_protocol``), read against each other
+(``read_maps``), and for all pairs of layers at once (``all_pairs``). Arrays only: no model, no text.
 """
 
 from __future__ import annotations
@@ -12,11 +16,24 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "affine": ("Identity", "LeastSquares", "MeanPredictor", "Orthogonal", "Ridge"),
+    "allpairs": ("PairScores", "all_pairs"),
+    "base": ("Map", "NotFitted", "NotInvertible"),
+    "catalogue": ("MAPS", "MapDeclaration", "get_map", "load_map"),
     "controls": ("identity", "permuted", "random_rotation"),
     "embedding": ("anchors", "draw_anchors", "orthogonal", "pseudo_inverse"),
+    "inn": ("INN", "BertINN"),
     "kernel": ("Kernel", "SingularEmbedding", "TooFewRows"),
+    "mlp": ("MLP",),
+    "protocol": (
+        *("Prepared", "Scores", "Split", "Standardiser"),
+        *("evaluate", "interval", "prepare", "run_protocol", "split_three"),
+    ),
+    "reading": ("Gap", "Kind", "Reading", "r2_gap", "read_maps"),
     "registry": ("KERNELS", "Declaration", "get_kernel"),
     "states": ("least_squares", "orthogonal_fit", "ridge", "split_items"),
+    "training": ("Recipe", "Trace"),
+    "variates": ("CCAMap", "PWCCAMap", "SVCCAMap"),
 }
 _PUBLIC = {name: module for module, names in _HOME.items() for name in names}
 
