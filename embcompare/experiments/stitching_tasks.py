@@ -165,17 +165,17 @@ class LanguageTask:
         last = tail.states(given.flatten(0, 1), batch.ids.repeat(cuts, 1), batch.mask.repeat(cuts, 1))
         picked = last.unflatten(0, (cuts, size))[:, asked.item, asked.where]
         sums = torch.zeros(cuts, len(self.scores), size, dtype=torch.float64, device=given.device)
-        step = max(1, int(LOGIT_BYTES // (4 * len(self.head.weight))))
+        step = max(1, int(LOGIT_BYTES // (4 * len(self.head.weight) * cuts)))
         for low in range(0, len(asked.item), step):
-            part = slice(low, low + step)
-            some = asked.part(part)
-            for cut in range(cuts):
-                found = self.of(self._logits(picked[cut, part]), some)
-                sums[cut].index_add_(1, some.item, found)
+            some = asked.part(slice(low, low + step))
+            # as one matrix: a product of a stack of small ones takes twice as long
+            rows = picked[:, low : low + step].flatten(0, 1)
+            logits = self._logits(rows).to(some.p.dtype).unflatten(0, (cuts, -1))
+            sums.index_add_(2, some.item, _used_up(logits, some))
         return sums
 
     def _logits(self, states: Tensor) -> Tensor:
-        return self.head.logits(states, normed=True)[:, : self.size]
+        return self.head.logits(states, normed=True)[..., : self.size]
 
     def of(self, logits: Tensor, asked: Asked) -> Tensor:
         """Return loss, KL to B's own, and agreement of the first choice."""
@@ -293,10 +293,18 @@ def _wide(logits: Tensor) -> Tensor:
 
 def _scored(logits: Tensor, asked: Asked) -> Tensor:
     """Return loss, KL(B || this) and agreement of logits (m, V), float64 (3, m)."""
+    return _used_up(logits.clone(), asked)
+
+
+def _used_up(logits: Tensor, asked: Asked) -> Tensor:
+    """Return the same of logits (..., m, V), float64 (..., 3, m); they are overwritten, for no array is larger."""
     import torch
 
-    log_all = logits.logsumexp(-1)
-    loss = log_all - logits.gather(-1, asked.target[:, None])[:, 0]
-    kl = asked.p_log_p - torch.linalg.vecdot(asked.p, logits) + log_all
-    same = logits.argmax(-1) == asked.first
-    return torch.stack([loss.double(), kl.double().clamp(min=0.0), same.double()])
+    first = logits.max(-1)
+    logits -= first.values[..., None]
+    target = asked.target.expand(logits.shape[:-1])[..., None]
+    right, own = logits.gather(-1, target)[..., 0], torch.linalg.vecdot(asked.p, logits)
+    log_all = logits.exp_().sum(-1).log()
+    same = first.indices == asked.first
+    kl = asked.p_log_p - own + log_all
+    return torch.stack([(log_all - right).double(), kl.double().clamp(min=0.0), same.double()], dim=-2)
