@@ -253,3 +253,14 @@ def test_a_token_of_two_dashes_is_text_on_the_shell(tmp_path, monkeypatch, capsy
         in capsys.readouterr().err
     )
     assert main(["run", "token-search", "--token=-", "--count", "1", *pair]) == 0
+
+
+def test_few_tokens_are_warned_of_with_the_largest_z_there_can_be():
+    scores = np.array([1.0, 0, 0, 0, 0])
+    assert (scores.max() - scores.mean()) / scores.std() == pytest.approx(4 / 5**0.5)
+    words = ["good", "bad", "great", "dull", "film", *(f"w{at}" for at in range(60))]
+    vocabulary = tokens(words, [True] * len(words))
+    for only, few in (("good bad great dull film", True), (" ".join(words[:50]), False)):
+        asked = changed(ASKED["reading"], only=only)
+        said = Filters.of(asked, None).kept(vocabulary, len(words), "demo")[1]
+        assert ("no z is beyond 1.8" in said) == few

@@ -17,7 +17,7 @@ from embcompare.experiments.stitching_result import wilson
 from embcompare.models import load_model
 from embcompare.stitching import BridgeOptions
 from embcompare.stitching.bridges import bridge_from_weights
-from embcompare.text.corpora import Corpus
+from embcompare.text.corpora import Corpus, shipped_corpus
 from embcompare.text.labelled import shipped_reviews
 from embcompare.text.vocabulary import match_vocabularies
 
@@ -181,17 +181,16 @@ def test_more_models_above_are_more_runs(tiny_model):
 def test_all_texts_scored_in_every_run_is_said(tiny_model):
     result = run((tiny_model("gpt2"), tiny_model("gpt2", 1)), runs=2, sentences=12, kernels="identity")
     assert any("Every run scores all texts" in notice for notice in result.notices)
-    assert any("unigram row is made of these same texts" in notice for notice in result.notices)
     fewer = run((tiny_model("gpt2"), tiny_model("gpt2", 1)), runs=2, sentences=4, kernels="identity")
-    assert not any("scores all texts" in notice or "these same texts" in notice for notice in fewer.notices)
+    assert not any("scores all texts" in notice for notice in fewer.notices)
 
 
-def test_the_unigram_row_knows_only_texts_that_are_not_scored(tiny_model):
+def test_the_unigram_row_knows_shipped_texts_and_those_that_are_not_scored(tiny_model):
     model = tiny_model("gpt2")
     result = run((model, model), kernels="identity", sentences=4)
     rest = [text for text in TEXT if text not in result.texts]
     counts = np.ones(1300)
-    for text in rest:
+    for text in (*rest, *shipped_corpus().sentences):
         np.add.at(counts, model.tokenizer(text)["input_ids"], 1)
     log_p, sums, places = np.log(counts / counts.sum()), 0.0, 0
     for text in result.texts:
@@ -314,7 +313,7 @@ def test_states_of_different_tokenizers_fit_no_map(tiny_model):
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
-def made(values, errors=None, base=0.5, counts=100, scores=("accuracy", "loss", "kl", "agreement")):
+def made(values, errors=None, base=0.5, counts=100, scores=("accuracy", "loss", "kl", "agreement"), distinct=None):
     """A result of given main scores (r, m, L_A + 1, L_B + 1)."""
     values = np.asarray(values, dtype=float)
     runs, maps, cuts, entries = values.shape
@@ -329,6 +328,9 @@ def made(values, errors=None, base=0.5, counts=100, scores=("accuracy", "loss", 
         own_b=rows,
         own_b_errors=rows * 0,
         base=rows,
+        gain_errors=np.broadcast_to(np.asarray(0.0 if errors is None else errors, float), values.shape),
+        distinct_texts=counts if distinct is None else distinct,
+        run_texts=np.full(runs, counts),
         base_name="majority class",
         task="classes",
         run_names=tuple(f"b, seed {run}" for run in range(runs)),
@@ -371,25 +373,66 @@ def test_random_answers_rarely_beat_the_base_rate():
     assert false <= 25, "at 5 % for the whole grid, 15 of 300 are expected"
 
 
-def test_beyond_the_base_rate_over_runs_is_a_t_test():
-    rng = np.random.default_rng(1)
-    values = 0.5 + 0.02 * rng.standard_normal((11, 1, 2, 2))
-    values[:, 0, 1, 1] += 0.2
-    result = made(values)
-    p = stats.ttest_1samp(values[:, 0] - 0.5, 0, alternative="greater").pvalue
-    assert np.array_equal(result.beyond_base("a"), p < 0.05 / 4)
-    assert result.beyond_base("a")[1, 1]
-    low, high = result.interval("a")
+def test_an_interval_over_runs_is_students():
+    values = 0.5 + 0.02 * np.random.default_rng(1).standard_normal((11, 1, 2, 2))
+    low, high = made(values).interval("a")
     expected = stats.t.interval(0.95, 10, values[:, 0].mean(0), stats.sem(values[:, 0]))
     np.testing.assert_allclose((low, high), expected)
 
 
-def test_losses_beat_the_base_rate_downward():
-    values = np.array([[[[6.0, 5.0], [6.6, 6.1]]]])
-    result = made(values, errors=0.1, base=6.0, scores=("loss", "kl", "agreement"))
-    assert np.array_equal(result.beyond_base("a"), [[False, True], [False, False]])
+def test_runs_that_score_the_same_texts_are_no_more_texts():
+    values = np.full((5, 1, 3, 3), 0.62)
+    for distinct in (100, 300, 500):
+        expected = stats.binomtest(round(0.62 * distinct), distinct, 0.5, alternative="greater").pvalue < 0.05 / 9
+        assert made(values, distinct=distinct).beyond_base("a").all() == expected
+    assert not made(values, distinct=100).beyond_base("a").any()
+    assert made(values, distinct=500).beyond_base("a").all()
+
+
+def test_losses_beat_the_base_rate_downward_and_by_text():
+    values = np.array([[[[6.0, 5.0], [6.6, 5.8]]]])
+    scores = ("loss", "kl", "agreement")
+    result = made(values, errors=0.1, base=6.0, scores=scores)
+    p = stats.t.sf((6.0 - values[0, 0]) / 0.1, 99)
+    assert np.array_equal(result.beyond_base("a"), p < 0.05 / 4)
+    assert np.array_equal(result.standing("a"), [[-1, 1], [-1, 0]])
     low, high = result.interval("a")
     np.testing.assert_allclose((high - low) / 2, 1.959964 * 0.1)
+    several = made(np.repeat(values, 4, 0), errors=0.1, base=6.0, scores=scores, distinct=400)
+    p = stats.t.sf((6.0 - values[0, 0]) / (0.1 / 2), 399)
+    assert np.array_equal(several.beyond_base("a"), p < 0.05 / 4)
+    assert several.standing("a")[1, 1] == 1
+
+
+def test_gains_are_paired_by_text(tiny_model):
+    from embcompare.measures.distributions import clustered_mean
+
+    model = tiny_model("gpt2")
+    result = run((model, model), kernels="permuted", sentences=8)
+    log_p = np.log(unigram_of(model, result.texts))
+    gains, counts = np.zeros((8, 3, 3)), result.text_counts.astype(float)
+    for number, text in enumerate(result.texts):
+        ids = model.tokenizer(text)["input_ids"]
+        gains[number] = result.text_loss[0, number] * counts[number] + log_p[ids[1:]].sum()
+    np.testing.assert_allclose(result.gain_errors[0, 0], clustered_mean(gains, counts)[1], rtol=1e-6)
+    assert result.distinct_texts == 8
+
+
+def unigram_of(model, scored):
+    counts = np.ones(1300)
+    for text in (*(text for text in TEXT if text not in scored), *shipped_corpus().sentences):
+        np.add.at(counts, model.tokenizer(text)["input_ids"], 1)
+    return counts / counts.sum()
+
+
+def test_what_few_texts_cannot_tell_is_known():
+    better = np.full((1, 1, 7, 9), 0.9)
+    assert not made(better, counts=6, distinct=6).can_tell
+    assert (made(better, counts=6, distinct=6).standing("a") == 0).all()
+    assert made(better, counts=20, distinct=20).can_tell
+    assert (made(better, counts=40, distinct=40).standing("a") == 1).all()
+    undefined = made(np.full((1, 1, 2, 2), np.nan))
+    assert (undefined.standing("a") == -1).all()
 
 
 def test_wilson_is_scipys_interval():
@@ -559,8 +602,6 @@ def twins():
 
 def test_twins_share_a_space_that_controls_do_not(twins):
     """At the upper cuts the zero-shot loss is within half a nat of B's own; controls are 1.5 nats worse."""
-    from embcompare.text.corpora import shipped_corpus
-
     a, b = twins
     settings = Stitching("a", "b", sentences=40, kernels="orthogonal, permuted, identity")
     result = settings.compute(Context(shipped_corpus(), a=a, b=b))

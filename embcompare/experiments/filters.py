@@ -46,6 +46,10 @@ class FilterSettings(Protocol):
         """A text whose words are kept; empty keeps all."""
 
 
+FEW = 40
+"""Tokens that are too few for their spread to say much."""
+
+
 @dataclass(frozen=True)
 class Filters:
     """What may be listed: ``stop`` and ``only`` in the order they were given, ``words`` of the text ``text``."""
@@ -108,7 +112,10 @@ class Filters:
             return ""
         what = "words" if self.words_only or self.words is not None else "tokens"
         said = f"{label}: kept to {kept:,} {agree(kept, what[:-1], what)} (of {of:,} tokens) by {' and '.join(by)}"
-        return f"{said}; of the list {_absent(lacking)}." if lacking else f"{said}."
+        said = f"{said}; of the list {_absent(lacking)}." if lacking else f"{said}."
+        if kept < FEW:
+            said += f" Among so few both ends may hold the same ones, and no z is beyond {(kept - 1) / kept**0.5:.1f}."
+        return said
 
     def _none_left(self, label: str, lacking: list[str]) -> str:
         ways = []

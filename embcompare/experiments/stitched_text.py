@@ -9,6 +9,7 @@ import numpy as np
 
 from embcompare.errors import Incomparable, InputError, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.maps.registry import KERNELS
 from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIDES", "StitchedText", "StitchedTextResult"]
 
+_NAMES = ", ".join(name for name, map_ in KERNELS.items() if map_.fitted_on != "states")
 SIDES = ("A", "B", "stitched")
 """Who continues the text, in the order of the result's first axis."""
 MAX_CHARACTERS = 5000
@@ -94,7 +96,7 @@ class StitchedText(Settings):
         label="Blocks of A", low=0, help="How many of A's first blocks run; 0 takes its embedding output."
     )
     entry: int = option(label="Into layer of B", low=0, help="B's blocks from this one on run, counted from 0.")
-    kernel: str = option("pseudo_inverse", label="Map", help="A map that needs no text; see embcompare.maps.")
+    kernel: str = option("pseudo_inverse", label="Map", help=f"There are {_NAMES}.")
     tokens: int = option(16, label="Tokens", low=1, high=64, help="How many are added.")
     temperature: float = option(
         0.0,

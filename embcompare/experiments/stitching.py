@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.stitching_result import StitchingResult
+from embcompare.maps.registry import KERNELS
 
 __all__ = ["DEFAULT_KERNELS", "Stitching", "StitchingResult"]
 
@@ -23,7 +24,7 @@ class Stitching(Settings):
     """Run A's first blocks, a map and B's last blocks at every pair of layers, and score what comes out."""
 
     experiment: ClassVar[str] = "stitching"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     result_type: ClassVar[type[Result]] = StitchingResult
 
     model_a: str = option(
@@ -36,9 +37,7 @@ class Stitching(Settings):
     corpus: str = option(
         "shipped", corpus=True, label="Texts", help="shipped, reviews (labelled), or text/DIGEST of a text you gave."
     )
-    kernels: str = option(
-        DEFAULT_KERNELS, label="Maps", help="Which maps stand between the models, with commas; see embcompare.maps."
-    )
+    kernels: str = option(DEFAULT_KERNELS, label="Maps", help=f"With commas; there are {', '.join(KERNELS)}.")
     sentences: int = option(100, label="Texts scored", low=4, high=5000, help="Drawn anew for each run.")
     runs: int = option(1, label="Runs", low=1, high=50, help="Each with texts, maps and tuning of its own seed.")
     tuned_blocks: int = option(

@@ -44,6 +44,11 @@ class StitchingResult(Result):
     """(r, s): its standard error over texts."""
     base: np.ndarray
     """(r, s): the base rate."""
+    gain_errors: np.ndarray
+    """(r, m, L_A + 1, L_B + 1) float64: standard error, over texts, of how much better the main score is than the base
+    rate's on the same text."""
+    distinct_texts: int
+    """Texts that any run scored, each counted once."""
     base_name: str
     """``"unigram"`` or ``"majority class"``."""
     task: str
@@ -52,6 +57,8 @@ class StitchingResult(Result):
     """(r,) model B and seed of each run."""
     counts: np.ndarray
     """(r,) int64: places, or texts, scored."""
+    run_texts: np.ndarray
+    """(r,) int64: texts scored in each run."""
     texts: tuple[str, ...]
     """(n,) the texts of the first run."""
     labels: tuple[str, ...]
@@ -138,30 +145,57 @@ class StitchingResult(Result):
             return wilson(values[0], int(self.counts[0]))
         return values[0] - 1.959964 * errors[0], values[0] + 1.959964 * errors[0]
 
+    def gain(self, kernel: str) -> np.ndarray:
+        """Return how much better the mean main score is than the base rate's, (L_A + 1, L_B + 1); worse is negative."""
+        score = self.at(self.main_score)
+        sign = 1 if HIGHER_IS_BETTER[self.main_score] else -1
+        values = self.values[:, self.kernel(kernel), score]
+        return np.asarray((sign * (values - self.base[:, score, None, None])).mean(0))
+
     def beyond_base(self, kernel: str) -> np.ndarray:
         """Return where the main score beats the base rate, (L_A + 1, L_B + 1) bool, all cells looked at allowed for.
 
-        The level, 5 %, is shared among the cells (Bonferroni). With three runs or more a one-sided t test of the runs'
-        differences from their base rates; otherwise of the first run: of an accuracy the exact binomial test against
-        the majority's share, of a loss the difference in standard errors over texts.
+        The level, 5 %, is shared among the cells (Bonferroni). Texts are what is sampled, each counted once however
+        many runs scored it, so that runs sharpen the mean but repeat no text: of accuracies an exact binomial test of
+        the mean against the majority's mean share; of losses a t test of the gains, paired by text.
         """
         from scipy import stats
 
-        at, score = self.kernel(kernel), self.at(self.main_score)
-        values, cells = self.values[:, at, score], self.values.shape[-1] * self.values.shape[-2]
-        sign = 1 if HIGHER_IS_BETTER[self.main_score] else -1
-        gain = sign * (values - self.base[:, score, None, None])
-        with np.errstate(all="ignore"):
-            if self.runs > 2:
-                spread = gain.std(0, ddof=1) / np.sqrt(self.runs)
-                p = stats.t.sf(gain.mean(0) / spread, self.runs - 1)
-                p = np.where(spread > 0, p, np.where(gain.mean(0) > 0, 0.0, 1.0))
-            elif self.main_score == "accuracy":
-                n = int(self.counts[0])
-                p = stats.binom.sf(np.round(values[0] * n) - 1, n, self.base[0, score])
-            else:
-                p = stats.norm.sf(gain[0] / self.errors[0, at, score])
+        n, cells = self.distinct_texts, self._cells
+        if self.main_score == "accuracy":
+            score = self.at("accuracy")
+            right = np.round(self.mean(kernel, "accuracy") * n)
+            p = stats.binom.sf(right - 1, n, self.base[:, score].mean())
+        else:
+            # a run's error is that of its own texts; all runs' texts together are as many as are distinct
+            texts = np.maximum(self.run_texts.astype(float), 1.0)
+            errors = self.gain_errors[:, self.kernel(kernel)] * np.sqrt(texts / n)[:, None, None]
+            spread = np.sqrt(np.square(errors).mean(0))
+            with np.errstate(all="ignore"):
+                p = stats.t.sf(self.gain(kernel) / spread, max(1, n - 1))
         return np.asarray(np.nan_to_num(p, nan=1.0) < LEVEL / cells)
+
+    def standing(self, kernel: str) -> np.ndarray:
+        """Return what can be said of every cell against the base rate, (L_A + 1, L_B + 1) int64.
+
+        1: better, beyond doubt (:meth:`beyond_base`); -1: its mean is no better, or undefined; 0: better, but with too
+        few texts to tell.
+        """
+        gain = self.gain(kernel)
+        better = np.where(np.isnan(gain), -np.inf, gain) > 0
+        return np.where(self.beyond_base(kernel), 1, np.where(better, 0, -1)).astype(np.int64)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether any outcome with these texts could have been beyond the base rate."""
+        if self.main_score != "accuracy":
+            return self.distinct_texts > 2
+        share = float(self.base[:, self.at("accuracy")].mean())
+        return bool(share**self.distinct_texts < LEVEL / self._cells)
+
+    @property
+    def _cells(self) -> int:
+        return int(self.values.shape[-1] * self.values.shape[-2])
 
     def advantage(self, kernel: str, control: str) -> tuple[np.ndarray, np.ndarray]:
         """Return how much less loss a map has than a control on the first run's texts, and its standard error.

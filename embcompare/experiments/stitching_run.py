@@ -200,10 +200,13 @@ class StitchingRun:
             own_b=np.stack([single.own_b for single in found]),
             own_b_errors=np.stack([single.own_b_errors for single in found]),
             base=np.stack([single.base for single in found]),
+            gain_errors=np.stack([single.gain_errors for single in found]),
+            distinct_texts=len(np.unique(np.concatenate([single.scored for single in found]))),
             base_name=first.task.base_name,
             task=first.task.name,
             run_names=tuple(single.name for single in found),
             counts=np.array([int(single.counts.sum()) for single in found], dtype=np.int64),
+            run_texts=np.array([int((single.counts > 0).sum()) for single in found], dtype=np.int64),
             texts=tuple(self.corpus.sentences[text] for text in first.scored),
             labels=tuple(self.corpus.labels[text] for text in first.scored) if first.task.name == "classes" else (),
             text_counts=first.counts.astype(np.int64),
@@ -312,6 +315,7 @@ class _Single:
         self.own_b, self.own_b_errors = clustered_mean(own_b, self.counts)
         self.own_b_texts = own_b / np.maximum(self.counts, 1)[:, None]
         self.base = clustered_mean(base, self.counts)[0]
+        self.gain_errors = clustered_mean(self.sums[:, :, 0] - base[:, :1, None, None], self.counts)[1]
         self.own_a = clustered_mean(own_a, self.counts)[0] if own_head is not None else np.full(scores, np.nan)
 
     def _states(self, batch: Batch, seen: Observed) -> list[Tensor]:

@@ -11,6 +11,8 @@ import numpy as np
 from embcompare.errors import Incomparable, SettingsError
 from embcompare.experiments.stitching_texts import Batch, Texts, text_rows
 from embcompare.stitching.tails import Observed, Tail, is_classifier
+from embcompare.text.corpora import shipped_corpus
+from embcompare.text.encoding import encode
 from embcompare.words import plural
 
 if TYPE_CHECKING:
@@ -111,14 +113,22 @@ class LanguageTask:
         self.log_unigram = torch.from_numpy(self._unigram(rest)).to(texts.device)
 
     def _unigram(self, rest: np.ndarray) -> np.ndarray:
-        """Return log shares of tokens in texts that are not scored, one added to each count, (V,) float64."""
-        if not len(rest):
-            rest = np.arange(len(self.texts))
+        """Return log shares of tokens in texts that are not scored, one added to each count, (V,) float64.
+
+        To a user's texts those that ship are added, for a few sentences tell little of how frequent tokens are.
+        """
+        encoded = self.texts.encoded_b
+        found = [encoded.ids[text][encoded.is_text[text]] for text in rest]
+        shipped = shipped_corpus().sentences
+        if self.texts.sentences != shipped:
+            found.append(encode(shipped, self.b.tokenizer, self.b.tokens, 10**6).index.token)
+        elif not len(rest):
+            found = [encoded.index.token]
             self.notices.append(
-                "All texts are scored, so the unigram row is made of these same texts and looks better than it is."
+                "All shipped texts are scored, so the unigram row is made of these same texts and looks better than it "
+                "is."
             )
-        found = np.concatenate([self.texts.encoded_b.ids[text][self.texts.encoded_b.is_text[text]] for text in rest])
-        counts = np.bincount(found, minlength=self.size) + 1.0
+        counts = np.bincount(np.concatenate(found), minlength=self.size) + 1.0
         return np.asarray(np.log(counts / counts.sum()))
 
     def prepare(self, batch: Batch) -> Batch:
