@@ -114,7 +114,7 @@ class Filters:
         said = f"{label}: kept to {kept:,} {agree(kept, what[:-1], what)} (of {of:,} tokens) by {' and '.join(by)}"
         said = f"{said}; of the list {_absent(lacking)}." if lacking else f"{said}."
         if kept < FEW:
-            said += f" Among so few both ends may hold the same ones, and no z is beyond {(kept - 1) / kept**0.5:.1f}."
+            said += f" Among so few both ends may hold the same ones, and no z is beyond {(kept - 1) ** 0.5:.1f}."
         return said
 
     def _none_left(self, label: str, lacking: list[str]) -> str:
