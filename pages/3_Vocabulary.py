@@ -9,7 +9,8 @@ from embcompare.ui.page import VOCABULARY
 ui.begin(
     "Vocabulary",
     "What two models' neurons and heads say, read as tokens side by side; which of them score one token highest; "
-    "and what training changed between a model and its fine-tuned version.",
+    "what training changed between a model and its fine-tuned version; and whether parameters agree with their "
+    "partners and with the states they act on.",
     VOCABULARY,
 )
 with ui.guard():

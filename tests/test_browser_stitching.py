@@ -30,10 +30,10 @@ def test_cold_deep_link_shows_grid_cell_and_continued_text(page):  # noqa: F811
     page.goto(DEEP_LINK)
     expect(page.get_by_role("heading", name="After 2 blocks of A, into layer 3 of B")).to_be_visible(timeout=PATIENCE)
     said(page).to_be_visible(timeout=PATIENCE)
+    rest(page)  # while the grid is being put in its place, the text that stood there before is on the page as well
     expect(page.get_by_text(re.compile("2 blocks of demo/gpt2-series-2000 under 1 block of"))).to_be_visible(
         timeout=PATIENCE
     )
-    rest(page)
     expect(page.get_by_text("Alternatives at every step")).to_be_visible()
     expect(page.get_by_role("heading", name="All maps, cut by cut")).to_be_visible()
     assert page.get_by_text("Something went wrong").count() == 0

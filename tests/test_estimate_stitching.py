@@ -57,7 +57,7 @@ def test_more_of_anything_costs_more(big, known_rate):
 def test_runs_and_models_above_multiply_the_work(big, known_rate):
     one = cost(big, big).seconds
     assert cost(big, big, runs=4).seconds / one == pytest.approx(4, rel=0.05)
-    assert cost(big, big, runs=2, also="c d").seconds / one == pytest.approx(6, rel=0.05)
+    assert cost(big, big, runs=2, also="c, d").seconds / one == pytest.approx(6, rel=0.05)
 
 
 def test_no_more_texts_are_scored_than_there_are(big, known_rate):

@@ -26,6 +26,7 @@ from embcompare.experiments.stitching import DEFAULT_KERNELS, Stitching
 from embcompare.experiments.stitching_result import StitchingResult
 from embcompare.maps.registry import KERNELS
 from embcompare.ui import pair, results, stitching_cell, stitching_fit, stitching_form, stitching_picture
+from embcompare.ui import stitching_verdict as verdicts
 from embcompare.ui import stitching_words as say
 
 PAGE = "pages/4_Stitching.py"
@@ -62,6 +63,9 @@ def made(accuracy: bool = False, runs: int = 1, seed: int = 0) -> StitchingResul
         own_b=np.tile(own, (runs, 1)),
         own_b_errors=np.full((runs, len(scores)), 0.01),
         base=np.tile(base, (runs, 1)),
+        gain_errors=np.full((runs, len(maps), *shape), 0.01),
+        distinct_texts=400 if accuracy else texts,
+        run_texts=np.full(runs, 400 if accuracy else texts, dtype=np.int64),
         base_name="majority class" if accuracy else "unigram",
         task="classes" if accuracy else "next token",
         run_names=tuple(f"b, seed {run}" for run in range(runs)),
@@ -88,7 +92,7 @@ def test_arriving_shows_verdict_grid_numbers_and_lines(twins, caplog):  # noqa: 
     assert at.title[0].value == "Stitching"
     (result,) = stored("stitching")
     text = sentences(at)
-    assert say.verdict(result, "pseudo_inverse") in text
+    assert verdicts.verdict(result, "pseudo_inverse") in text
     assert f"gives its own logits to {result.identity_error.max():.0e}" in text
     alts = [proto.alt for proto in charts_of(at)]
     assert alts[0] == say.described(result, "pseudo_inverse", "loss")
@@ -122,7 +126,7 @@ def test_another_map_or_score_is_shown_without_another_run(twins, monkeypatch, c
     assert_sound(at, caplog)
     (result,) = stored("stitching")
     assert charts_of(at)[0].alt == say.described(result, "permuted", "kl")
-    assert say.verdict(result, "permuted") in sentences(at)
+    assert verdicts.verdict(result, "permuted", "kl") in sentences(at)
     assert (said(at)["map"], said(at)["score"]) == ("permuted", "kl")
     assert len(computed) == 1
 
@@ -382,20 +386,180 @@ def test_readers_cover_all_that_the_address_says():
 
 
 def test_verdict_counts_cells_and_names_the_cuts_that_fail():
-    text = say.verdict(made(), "pseudo_inverse")
-    assert "after 1 of 2 blocks of A, the stitched model loses 5.20 nats a token" in text
+    text = verdicts.verdict(made(), "pseudo_inverse")
+    assert "after 1 of 2 blocks of A, the stitched model has a loss of 5.20 nats a token" in text
     assert "0.20 more than B alone (5.00)" in text
     assert "1.90 less than the best control there (vocabulary permuted, 7.10)" in text
-    assert "Of its 12 cells 8 beat token frequencies alone (6.50), all cells allowed for" in text
+    assert "Of its 12 cells 8 beat token frequencies (6.50), all cells allowed for" in text
     assert "no cell of a control does" in text
-    assert "It does not work at cut 0 of A" in text
-    failing = say.verdict(made(), "permuted")
+    assert "No cell is better than the base rate at cut 0 of A." in text
+    failing = verdicts.verdict(made(), "permuted")
     assert "Of its 12 cells none beats" in failing
-    assert "It does not work at any cut of A." in failing
+    assert "No cell is better than the base rate at any cut of A." in failing
+    assert "of a control" not in failing, "the map looked at is a control itself"
+
+
+def test_verdict_does_not_call_failed_what_the_texts_are_too_few_to_tell():
+    text = verdicts.verdict(dataclasses.replace(made(), gain_errors=np.full((1, 2, 3, 4), 2.0)), "pseudo_inverse")
+    assert "Of its 12 cells none beats" in text
+    assert "No cell is better than the base rate at cut 0 of A." in text
+    assert "Cells are better, but not beyond doubt with these 20 texts, at cuts 1 and 2 of A: score more texts." in text
+    values = made().values - 1.0
+    open_ = dataclasses.replace(made(), values=values, gain_errors=np.full((1, 2, 3, 4), 9.0))
+    assert "with these 20 texts, at every cut of A: score more texts." in verdicts.verdict(open_, "pseudo_inverse")
+    assert "There is such a cell at every cut of A." in verdicts.verdict(
+        dataclasses.replace(made(), values=values), "pseudo_inverse"
+    )
+
+
+def test_verdict_says_where_no_outcome_could_have_passed():
+    few = dataclasses.replace(made(accuracy=True), distinct_texts=5)
+    assert not few.can_tell
+    text = verdicts.verdict(few, "pseudo_inverse")
+    assert (
+        "With 5 texts no outcome could have passed the test against the majority class (50.0 %), for 12 cells" in text
+    )
+    assert "none beats" not in text
+    assert "Cells are better, but not beyond doubt with these 5 texts, at cuts 1 and 2 of A." in text
+    assert "no outcome could be beyond doubt with 5 texts" in verdicts.cell(few, "pseudo_inverse", 1, 2)
+
+
+@pytest.mark.parametrize("texts", range(1, 16))
+@pytest.mark.parametrize("accuracy", [True, False])
+def test_a_run_is_warned_of_beforehand_exactly_where_afterwards_it_cannot_tell(texts, accuracy):
+    result = dataclasses.replace(made(accuracy=accuracy), distinct_texts=texts)
+    assert (verdicts.too_few(result.task, texts, 12) == "") == result.can_tell
+
+
+def test_so_few_texts_that_no_outcome_can_pass_are_told_before_the_run(monkeypatch, caplog):
+    monkeypatch.setattr("embcompare.ui.runs.QUICK_SECONDS", -1.0)
+    at = opened(PAGE, model_b="demo/gpt2-a-sentiment", sentences="6")
+    assert_sound(at, caplog)
+    (warning,) = at.warning
+    assert "With 6 texts no outcome can pass the test against the majority class" in warning.value
+    least = int(warning.value.rpartition("at least ")[2].rstrip("."))
+    at.number_input(key=f"{KEY}sentences").set_value(least)
+    settled(at)
+    assert not at.warning
+
+
+def test_the_best_cell_is_the_best_of_all_that_the_grid_shows():
+    for best in ((1, 0), (0, 0), (2, 3)):
+        result = made()
+        result.values[0, 1, 0][best] = 4.0
+        assert say.best_cell(result, "permuted", "loss") == best
+    result = made(accuracy=True)
+    result.values[0, 0, 0, 1, 0] = 1.5
+    assert say.best_cell(result, "pseudo_inverse", "accuracy") == (1, 0)
+    assert result.best_entries("pseudo_inverse", "accuracy")[1] == 2, "the joined line leaves entry 0 out"
+
+
+def test_the_reference_numbers_are_the_extremes_of_the_grids(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, **QUICK, score="kl")
+    assert_sound(at, caplog)
+    (result,) = stored("stitching")
+    rows = at.table[0].value.iloc[-3:, 1]
+    for name, row in zip(result.kernels, rows, strict=True):
+        assert row.startswith(f"{np.nanmin(result.mean(name, 'kl')):.2f} ± ")
+    assert f"the best of all {result.values[0, 0, 0].size} cells of its map, cut 0 and entry 0 included" in sentences(
+        at
+    )
+    assert "above cut 0 entry 0, B's embedding output, is left out" in sentences(at)
+
+
+def test_headline_and_cell_say_which_score_they_speak_of_and_the_one_shown():
+    result = made()
+    shown = float(result.mean("pseudo_inverse", "kl")[1, 2])
+    sentence = f"The score shown, divergence from B, is {shown:.2f} nats a token in this cell (B alone 0.35)."
+    text = verdicts.verdict(result, "pseudo_inverse", "kl")
+    assert "has a loss of 5.20 nats a token" in text
+    assert f"{sentence} What follows speaks of loss." in text
+    cell = verdicts.cell(result, "pseudo_inverse", 1, 2, "kl")
+    assert "loss 5.20 nats a token" in cell
+    assert sentence in cell
+    assert "The score shown" not in verdicts.verdict(result, "pseudo_inverse", "loss")
+    assert "The score shown" not in verdicts.cell(result, "pseudo_inverse", 1, 2, "loss")
+
+
+def test_legend_says_that_grey_is_what_the_test_does_not_tell_from_the_base_rate():
+    legend = stitching_picture.legend(made(), "pseudo_inverse", "loss")
+    assert "Greyed: not beyond token frequencies (6.50) in loss at 5 % for all cells together." in legend
+    assert "no better" not in legend
+    assert "per cent" not in legend
+    assert "its own number, in whole per cent" in stitching_picture.legend(
+        made(accuracy=True), "pseudo_inverse", "accuracy"
+    )
+
+
+@pytest.mark.parametrize("selection", ["", "cell"])
+def test_tooltips_call_the_outlined_cells_best_entries(selection):
+    result = made()
+    drawn = stitching_picture.grid(result, "pseudo_inverse", "loss", ("a", "b"), selection=selection).to_dict()
+    tips = [tip for layer in drawn["layer"][0]["layer"] for tip in layer["encoding"].get("tooltip", [])]
+    titles = {tip["title"]: tip["field"] for tip in tips}
+    assert titles["best entry of this cut"] == "assigned"
+    assert "assignment" not in titles
+    rows = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
+    told = [(row["layer_a"], row["layer_b"]) for row in rows if row["assigned"]]
+    assert told == list(enumerate(result.best_entries("pseudo_inverse", "loss").tolist()))
+
+
+@pytest.mark.parametrize(("accuracy", "score", "written"), [(True, "accuracy", "~%"), (False, "loss", "~r")])
+def test_the_colour_bar_of_a_share_is_in_per_cent_as_the_cells_are(accuracy, score, written):
+    drawn = stitching_picture.bar(made(accuracy=accuracy), score).to_dict()
+    assert drawn["layer"][0]["encoding"]["x"]["axis"]["format"] == written
+
+
+@pytest.mark.parametrize(
+    ("share", "decimals", "expected"),
+    [(0.125, 0, "13"), (0.375, 0, "38"), (0.625, 0, "63"), (0.0625, 1, "6.3"), (0.285, 0, "29"), (1.0, 1, "100.0")],
+)
+def test_shares_are_rounded_in_one_way(share, decimals, expected):
+    assert say.percent(share, decimals) == expected
+
+
+def test_only_a_map_that_can_continue_a_text_offers_it(twins, caplog):  # noqa: F811
+    at = opened(PAGE, **twins, sentences="6", kernels="pseudo_inverse ridge")
+    assert_sound(at, caplog)
+    assert "to see its texts and to continue one of your own." in sentences(at)
+    box(at, f"{KEY}map").set_value("ridge")
+    settled(at)
+    assert "Click a cell, or choose it below the picture, to see its texts." in sentences(at)
+
+
+@pytest.mark.parametrize(
+    ("above", "column", "offered"),
+    [
+        ("demo/gpt2-a-sentiment", "Sentiment", "Sentiment"),
+        ("demo/gpt2-a-sentiment", "score", None),
+        ("demo/gpt2-a", "label", None),
+    ],
+)
+def test_a_column_called_label_is_offered_where_labels_matter(above, column, offered, monkeypatch, caplog):
+    from test_inputs import element
+
+    monkeypatch.setattr("embcompare.ui.runs.QUICK_SECONDS", -1.0)
+    at = opened(PAGE, model_b=above)
+    key = f"{KEY}corpus"
+    at.session_state[f"{key}.own"] = True
+    at.run()
+    element(at.segmented_control, f"{key}.how").set_value("File")
+    at.run()
+    for number in range(2):  # a second file in place of the first is looked at anew
+        other = "class" if number and offered else column
+        data = f"text,{other}\nab,good\ncd,bad\n".encode()
+        element(at.get("file_uploader"), f"{key}.file.0").set_value((f"{number}.csv", data, "text/csv"))
+        at.run()
+        assert_sound(at, caplog)
+        labels = element(at.selectbox, f"{key}.Label column.0")
+        assert labels.value == (other if offered else None)
+    element(at.selectbox, f"{key}.Label column.0").set_value("text")
+    at.run()
+    assert element(at.selectbox, f"{key}.Label column.0").value == "text", "what was chosen stays"
 
 
 def test_verdict_of_classes_is_in_per_cent_of_texts():
-    text = say.verdict(made(accuracy=True, runs=3), "pseudo_inverse")
+    text = verdicts.verdict(made(accuracy=True, runs=3), "pseudo_inverse")
     assert "of 400 texts in each of 3 runs into the right class" in text
     assert "B alone 100.0 %" in text
     assert "the majority class (50.0 %)" in text

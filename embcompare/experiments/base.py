@@ -102,6 +102,8 @@ class Settings:
     """Name in URLs and on the command line, such as ``parameter-alignment``."""
     version: ClassVar[int] = 1
     """Raised whenever the same settings would give other numbers."""
+    precision: ClassVar[str] = "float32"
+    """What is computed in where no setting ``dtype`` says it."""
     result_type: ClassVar[type[Result]]
 
     def __post_init__(self) -> None:
@@ -243,7 +245,7 @@ def execute(settings: Settings, context: Context, fingerprints: Mapping[str, str
         "call": settings.call(),
         "models": dict(fingerprints),
         "device": context.device,
-        "dtype": settings.to_dict().get("dtype", "float32"),
+        "dtype": settings.to_dict().get("dtype", settings.precision),
         "seed": settings.to_dict().get("seed"),
         "seconds": round(time.perf_counter() - began, 3),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

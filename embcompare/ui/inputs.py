@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -56,16 +57,26 @@ HOSTED_SENTENCES = 2_000
 PREVIEWED = 8
 """Sentences that are shown of a text."""
 
+LABEL_NAMES = ("label", "labels", "sentiment", "class")
+"""What a column of labels is called, the likeliest first."""
+
 _PASTE, _FILE = "Paste", "File"
 _SIDES = {"model_a": "Model A", "model_b": "Model B"}
 
 
-def corpus(key: str = "corpus", *, with_vectors: bool = False) -> str | None:
+def corpus(
+    key: str = "corpus",
+    *,
+    with_vectors: bool = False,
+    labelled: bool = False,
+    explained: str = "The sentences that both models read. Their hidden states are compared row by row.",
+) -> str | None:
     """Show which text the models read, with ways to bring another, and return its name as a setting.
 
     The name, ``shipped`` or ``text/DIGEST``, lives under ``key`` in the session, where a link may have put it. None,
     with a sentence on the page, when the chosen text cannot be had. ``with_vectors`` shows :func:`vectors` in the same
-    row.
+    row; ``labelled`` says that labels matter, so that a column of a file that is called so is offered as theirs;
+    ``explained`` is the help of the list.
     """
     _settle(key)
     texts = offered_texts()
@@ -78,12 +89,12 @@ def corpus(key: str = "corpus", *, with_vectors: bool = False) -> str | None:
             key=key,
             persist_state="session",
             on_change=links.forget,
-            help="The sentences that both models read. Their hidden states are compared row by row.",
+            help=explained,
         )
     )
     with right.container(horizontal=True, gap="small"):
         with st.container(width="content"):
-            _bring("Use your own text", key, _text_form)
+            _bring("Use your own text", key, functools.partial(_text_form, labelled=labelled))
         preview = st.popover("First sentences", icon=":material/format_list_numbered:")
         if with_vectors:
             with st.container(width="content"):
@@ -185,7 +196,7 @@ def _bring(label: str, key: str, form: Callable[[str], None]) -> None:
             st.rerun()
 
 
-def _text_form(key: str) -> None:
+def _text_form(key: str, *, labelled: bool = False) -> None:
     turn = _turn(key)
     how = st.segmented_control(
         "How", (_PASTE, _FILE), default=_PASTE, required=True, key=f"{key}.how", label_visibility="collapsed"
@@ -203,6 +214,8 @@ def _text_form(key: str) -> None:
         names = contents.columns(file, _suffix(file)) if file is not None else []
         if names:
             left, right = st.columns(2, gap="small")
+            if labelled and file is not None:
+                _offer_labels(key, file.file_id, names)
             _pick(left, key, "Column", names, "text or sentence")
             _pick(right, key, "Label column", names, "none")
     else:
@@ -258,6 +271,16 @@ def _vectors_form(key: str) -> None:
 def _pick(place: Any, key: str, label: str, names: list[str], otherwise: str) -> None:
     shared = {"key": f"{key}.{label}.{_turn(key)}", "on_change": _mend, "args": (key,)}
     place.selectbox(label, names, index=None, placeholder=otherwise, **shared)
+
+
+def _offer_labels(key: str, file: str, names: list[str]) -> None:
+    """Choose the column that is called so as the one of the labels, once for each file."""
+    state, known = st.session_state, f"{key}.labels_of"
+    if state.get(known) != file:
+        state[known] = file
+        state[f"{key}.Label column.{_turn(key)}"] = next(
+            (name for called in LABEL_NAMES for name in names if name.strip().casefold() == called), None
+        )
 
 
 def _mend(key: str) -> None:

@@ -27,8 +27,14 @@ NAMES: dict[str, str] = {
     "parameter-agreement": "Agreement of parameters",
     "stitching": "Stitching, every pair of layers",
     "stitched-text": "A text continued by a stitched model",
+    "bijection": "Maps between two layers",
+    "map-pairs": "Maps between all pairs of layers",
+    "decomposition": "Hidden states as sums, over a text",
+    "sentence-terms": "Hidden states as sums, one sentence",
 }
 """What each experiment is called."""
+WITHOUT_PAGE = ("bijection", "map-pairs", "decomposition", "sentence-terms")
+"""Experiments that are run from Python and from a shell only; their results can be exported."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from embcompare.models import ModelSpec, policy
 from embcompare.shelf import digest_of
 from embcompare.store import Entry, Store
 from embcompare.ui import exports, given, keptlist, runs
-from embcompare.ui.opened import NAMES, OPENED_ON, beyond, link_of
+from embcompare.ui.opened import NAMES, OPENED_ON, WITHOUT_PAGE, beyond, link_of
 from embcompare.ui.page import plain
 from embcompare.words import in_words, plural
 
@@ -177,6 +177,8 @@ def _actions(store: Store, entry: Entry, *, opening: bool = True) -> None:
     if result is None:
         st.warning("This result cannot be read any more; what happened is said above once the page reloads.")
     else:
+        if entry.experiment in WITHOUT_PAGE:
+            st.caption("No page shows such a result; it comes from Python or a shell, and can be exported.")
         missed = beyond(entry) if entry.experiment in OPENED_ON else {}
         if missed:
             said = ", ".join(f"{name}={value}" for name, value in missed.items())

@@ -15,10 +15,11 @@ from embcompare.ui import stitching_fit as fits
 from embcompare.ui import stitching_numbers as figures
 from embcompare.ui import stitching_picture as pictures
 from embcompare.ui import stitching_text as texts
+from embcompare.ui import stitching_verdict as verdicts
 from embcompare.ui import stitching_words as say
 from embcompare.ui.page import plain
 from embcompare.ui.stitching_cell import PAGE
-from embcompare.ui.stitching_form import DEFAULTS, Infos, cost, form, looked_at, publish
+from embcompare.ui.stitching_form import DEFAULTS, Infos, cost, form, looked_at, most_texts, publish
 
 __all__ = ["DEFAULTS", "body", "form", "show"]
 
@@ -28,13 +29,16 @@ SLOT = "stitching"
 def body(wanted: Stitching, infos: Infos, fit: fits.Fit, *, arriving: bool) -> None:
     """Show the result, or what leads to it; a text can be continued before there is one."""
     shape = (infos[0].layers + 1, infos[1].layers + 1)
-    above = st.empty()
+    above = st.container()
     result = runs.obtained(wanted, StitchingResult, SLOT, lambda: cost(wanted, infos), arriving=arriving)
     if result is not None:
         show(wanted, infos, fit, result)
         publish(wanted)
         return
-    above.markdown(say.promise(fit.task))
+    above.markdown(say.promise(fit.task), help=say.GLOSSARY)
+    few = verdicts.too_few(fit.task, most_texts(wanted), shape[0] * shape[1])
+    if few:
+        above.warning(few, icon=":material/data_alert:")
     cell = cells.chosen(shape)
     if cell is not None and fit.task == "next token":
         with st.container(border=True):
@@ -49,7 +53,7 @@ def show(wanted: Stitching, infos: Infos, fit: fits.Fit, result: StitchingResult
     st.session_state[map_] = kernel = looked_at(result.kernels)
     if st.session_state.get(score_) not in result.scores:
         st.session_state[score_] = result.main_score
-    st.markdown(plain(say.verdict(result, kernel)))
+    st.markdown(plain(verdicts.verdict(result, kernel, st.session_state[score_])), help=say.GLOSSARY)
     st.caption(plain(" ".join([say.identity(result), *result.notices])))
     with st.container(horizontal=True, gap="small"):
         shared: dict[str, Any] = {"persist_state": "session", "on_change": links.forget}
@@ -75,13 +79,13 @@ def show(wanted: Stitching, infos: Infos, fit: fits.Fit, result: StitchingResult
     with right:
         if cell is None:
             figures.references(result, score)
-            st.caption(
-                "Click a cell, or choose it below the picture, to see its texts and to continue one of your own."
-            )
+            goes_on = fit.task == "next token" and KERNELS[kernel].fitted_on != "states"
+            more = " and to continue one of your own" if goes_on else ""
+            st.caption(f"Click a cell, or choose it below the picture, to see its texts{more}.")
         else:
             with st.container(border=True):
                 cells.heading(cell, shape[1] - 1 - cell[1])
-                cells.show(result, kernel, cell)
+                cells.show(result, kernel, score, cell)
                 if fit.task == "next token":
                     texts.show(wanted, infos, kernel, cell)
     if cell is not None:
@@ -122,7 +126,7 @@ def _grid(wanted: Stitching, result: StitchingResult, kernel: str, score: str, c
 
 def _files(wanted: Stitching, result: StitchingResult, kernel: str, score: str) -> None:
     names = _labels(wanted)
-    note = f"{say.verdict(result, kernel)} {pictures.legend(result, kernel, score)}"
+    note = f"{verdicts.verdict(result, kernel, score)} {pictures.legend(result, kernel, score)}"
     kinds = {
         kind: functools.partial(pictures.export, result, kernel, score, names, note, kind) for kind in ("png", "svg")
     }
@@ -148,7 +152,12 @@ def _compared(result: StitchingResult, score: str) -> None:
     a = str(result.provenance.get("settings", {}).get("model_a", "A"))
     chart = pictures.lines(result, score, depth, pair.label_of(a) if a != "A" else a)
     st.altair_chart(chart, key="stitching.lines", alt=_spoken(result, score, depth))
-    how = "best entry of B, chosen after the fact, for controls as well" if depth == "best" else "same relative depth"
+    how = (
+        "best entry of B, chosen after the fact, for controls as well; above cut 0 entry 0, B's embedding output, is "
+        "left out"
+        if depth == "best"
+        else "entry at the same relative depth"
+    )
     shaded = (
         f" Shaded: 95 % interval over {'runs' if result.runs > 2 else 'texts'}." if score == result.main_score else ""
     )

@@ -8,6 +8,7 @@ import streamlit as st
 
 from embcompare.maps.registry import KERNELS
 from embcompare.ui import links
+from embcompare.ui import stitching_verdict as verdicts
 from embcompare.ui import stitching_words as say
 from embcompare.ui.page import plain
 from embcompare.words import agree, plural
@@ -56,15 +57,21 @@ def settle(shape: Cell) -> None:
 def choose(shape: Cell) -> None:
     """Show the two lists that a cell can be chosen by as well."""
     labels = ("After blocks of A", "Into layer of B")
+    helps = (
+        "The cut: so many blocks of A run.",
+        "The entry: A's mapped states take the place of B's hidden state at this layer, and B's blocks from there on "
+        "follow; 0 is B's embedding output.",
+    )
     with st.container(horizontal=True, gap="small"):
-        for name, label, count in zip(("cut", "entry"), labels, shape, strict=True):
+        for name, label, explained, count in zip(("cut", "entry"), labels, helps, shape, strict=True):
             st.selectbox(
                 label,
                 ["none", *map(str, range(count))],
                 key=links.key(PAGE, name),
                 persist_state="session",
                 on_change=links.forget,
-                width=150,
+                help=explained,
+                width=160,
             )
 
 
@@ -96,9 +103,9 @@ def heading(cell: Cell, left: int) -> None:
     st.caption(f"{below}; {what}.")
 
 
-def show(result: StitchingResult, kernel: str, cell: Cell) -> None:
+def show(result: StitchingResult, kernel: str, score: str, cell: Cell) -> None:
     """Show a cell: its level, its lead over each control, and what it makes of every text."""
-    st.markdown(plain(say.cell(result, kernel, *cell)))
+    st.markdown(plain(verdicts.cell(result, kernel, *cell, score)))
     gains = say.advantages(result, kernel, *cell)
     if gains:
         item = "text" if result.task == "classes" else "token"
@@ -107,7 +114,7 @@ def show(result: StitchingResult, kernel: str, cell: Cell) -> None:
             f"‘{KERNELS[name].label}’"
             for name, gain, error in gains
         ]
-        st.markdown(plain(f"At this same cell, text by text, it loses {'; '.join(parts)}."))
+        st.markdown(plain(f"At this same cell, text by text, its loss is {'; '.join(parts)}."))
         st.caption("± one standard error over texts of the first run.")
     _texts(result, kernel, cell)
 
@@ -117,12 +124,14 @@ def _texts(result: StitchingResult, kernel: str, cell: Cell) -> None:
     better = int((frame["worse_by"] < 0).sum())
     best, worst = frame.iloc[0], frame.iloc[-1]
     st.markdown(
-        f"**Text by text**: on {better:,} of {plural(len(frame), 'text')} the stitched model loses less than B alone."
+        f"**Text by text**: on {better:,} of {plural(len(frame), 'text')} the stitched model has a lower loss than B "
+        "alone."
     )
     number, text = st.column_config.NumberColumn, st.column_config.TextColumn
-    shares = {name: number(label, format="percent", width=80) for name, label in (("agreement", "as B"),)}
+    # Streamlit's own format for shares writes as many decimals as a number happens to have
+    shown = frame.assign(agreement=100 * frame["agreement"]) if "agreement" in frame else frame
     st.dataframe(
-        frame,
+        shown,
         hide_index=True,
         height=250,
         row_height=32,
@@ -136,7 +145,9 @@ def _texts(result: StitchingResult, kernel: str, cell: Cell) -> None:
             "right": number("right", format="%d", width=60),
             "right_b": number("B right", format="%d", width=65),
             "places": number("scored", format="%d", width=65, help="Tokens, or one class."),
-            **shares,
+            "agreement": number(
+                "as B", format="%.0f %%", width=70, help="Share of places where the first choice is B's."
+            ),
         },
         alt=f"{plural(len(frame), 'text')} with the loss of the stitched model and of B alone, best first.",
     )

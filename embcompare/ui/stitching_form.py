@@ -94,8 +94,14 @@ def form() -> tuple[Stitching, Infos, fits.Fit] | None:
         return None
     fit = fits.fit(names, infos, int(st.session_state.get(links.key(PAGE, "tuned_blocks"), 0)))
     _settle_texts(fit.task)
-    corpus = inputs.corpus(links.key(PAGE, "corpus"))
-    if fit.task == "classes" and corpus == REVIEWS:
+    classes = fit.task == "classes"
+    corpus = inputs.corpus(
+        links.key(PAGE, "corpus"),
+        labelled=classes,
+        explained="What the stitched models are scored on: A's first blocks read each text, and B's head says "
+        + ("its class, which is held against its label." if classes else f"the {fit.task}s."),
+    )
+    if classes and corpus == REVIEWS:
         st.caption(
             "Model B tells classes of texts, so the labelled reviews are taken; a text of your own needs labels."
         )
@@ -167,7 +173,8 @@ def _maps(infos: Infos) -> list[str]:
         persist_state="session",
         on_change=links.forget,
         help="What stands between the two models. Controls carry no meaning on purpose; maps of states are fitted on "
-        "texts that are not scored, and show what any map of their kind could reach.",
+        "texts that are not scored, and show what any map of their kind could reach. ‘As it is’ hands states over "
+        "without any map.",
     )
     a, b = infos
     unequal = [name for name in chosen if KERNELS[name].equal_widths and a.width != b.width]
@@ -225,6 +232,13 @@ def publish(wanted: Stitching) -> None:
     if seen["map"] == first_map(wanted.kernels.split(", ")):
         seen["map"] = ""
     links.publish(PAGE, {**wanted.to_dict(), **seen}, DEFAULTS)
+
+
+def most_texts(wanted: Stitching) -> int:
+    """Return how many different texts all runs together score at most."""
+    from embcompare.shelf import Shelf
+
+    return min(wanted.sentences * wanted.runs, len(Shelf(runs.queue().store).corpus(wanted.corpus)))
 
 
 def cost(wanted: Stitching, infos: Infos) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +43,8 @@ def references(result: StitchingResult, score: str) -> None:
     counts = plural(int(result.counts[0]), "text" if result.task == "classes" else "token")
     st.caption(
         f"{how}, where there is one; {counts} scored{' in the first run' if result.runs > 1 else ''}. A best cell is "
-        f"the best of {plural(result.values.shape[-2] * result.values.shape[-1], 'cell')}, so it looks a little better "
-        "than it is; this holds for controls too."
+        f"the best of all {plural(result.values.shape[-2] * result.values.shape[-1], 'cell')} of its map, cut 0 and "
+        "entry 0 included, so it looks a little better than it is; this holds for controls too."
     )
 
 
@@ -54,7 +55,7 @@ def _level(values: np.ndarray, errors: np.ndarray, score: str) -> str:
     if not np.isfinite(spread):
         return say.said(score, mean)
     if say.counted(score) == "share":
-        return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
+        return f"{say.percent(mean, 1)} ± {say.percent(spread, 1)} %"
     return f"{mean:.2f} ± {spread:.2f}"
 
 
@@ -69,8 +70,10 @@ def every_run(result: StitchingResult, score: str) -> None:
     spread = pd.DataFrame({name: [values.mean(), values.std(ddof=1)] for name, values in numbers.items()})
     table = pd.concat([numbers, spread], ignore_index=True)
     table.insert(0, "run", [*result.run_names, "mean", "standard deviation"])
-    percent = say.counted(score) == "share"
-    kind = st.column_config.NumberColumn(format="percent" if percent else "%.3f", width="medium")
+    share = say.counted(score) == "share"
+    if share:
+        table[list(columns)] *= 100
+    kind = st.column_config.NumberColumn(format="%.1f %%" if share else "%.3f", width="medium")
     st.dataframe(
         table,
         hide_index=True,
@@ -93,7 +96,7 @@ def maps(result: StitchingResult) -> None:
         if np.isfinite(result.condition[at]):
             known.append(f"condition number {result.condition[at]:.3g}")
         if np.isfinite(result.explained[at]):
-            known.append(f"it carries {100 * result.explained[at]:.1f} % of {declared.explained}")
+            known.append(f"it carries {say.percent(result.explained[at], 1)} % of a variance: {declared.explained}")
         if np.isfinite(result.held_out[at]).any():
             low, high = np.nanmin(result.held_out[at]), np.nanmax(result.held_out[at])
             known.append(f"R² on states kept aside {low:.2f} to {high:.2f}")
@@ -116,9 +119,10 @@ def about(wanted: Stitching, result: StitchingResult) -> None:
         st.markdown(
             f"A cell counts as better than {plain(say.base_in_words(result))} where a one-sided test of its "
             f"{say.SCORES[result.main_score].lower()} has a p-value below 5 % divided by the number of cells "
-            "(Bonferroni): over runs by Student's t where there are three or more; else over texts of the first run, "
-            "by the exact binomial test for an accuracy and by standard errors for a loss. Intervals are 95 % for each "
-            "cell by itself."
+            f"(Bonferroni). Texts are what is sampled: the {plural(result.distinct_texts, 'text')} of all runs "
+            "together, each counted once however many runs scored it; of an accuracy by the exact binomial test, of a "
+            "loss by Student's t of the differences from the base rate, paired by text. Intervals are 95 % for each "
+            "cell by itself: over runs where there are three or more, else over texts."
         )
     with st.expander("Compute it again"):
         exports.again(wanted)
@@ -130,4 +134,8 @@ def about(wanted: Stitching, result: StitchingResult) -> None:
         )
         st.code(words.CITATION, language="bibtex", wrap_lines=True)
     with st.expander("Where the numbers come from"):
-        exports.provenance(result)
+        models, prints = wanted.models(), result.provenance.get("models", {})
+        weights = {name: digest for name, digest in prints.items() if name in models}
+        exports.provenance(dataclasses.replace(result, provenance={**result.provenance, "models": weights}))
+        for name in sorted(set(prints) - set(weights)):
+            st.caption(f"Texts: {plain(name)}, digest `{prints[name][:16]}…`")

@@ -108,6 +108,7 @@ def grid(
         selection=selection,
         side=SIDE,
     )
+    _tell_best(whole)
     step = charts.step_of(matrix.shape, SIDE)
     x, y = alt.X("layer_b:O", title=axes.columns, sort=None), alt.Y("layer_a:O", title=axes.rows, sort=None)
     rows, columns = np.indices(matrix.shape)
@@ -116,6 +117,7 @@ def grid(
             "layer_a": rows.ravel(),
             "layer_b": columns.ravel(),
             "grey": ~result.beyond_base(kernel).ravel() & np.isfinite(matrix).ravel(),
+            "value": matrix.ravel(),
             "bright": [scale.bright(float(value)) for value in matrix.ravel()],
             "number": [_written(score, float(value)) for value in matrix.ravel()],
         }
@@ -126,38 +128,62 @@ def grid(
         .mark_rect(color=GREY, opacity=GREY_SHARE, stroke=None, tooltip=None)
         .encode(x, y)
     )
-    layers: list[Any] = [whole, grey]
+    layers: list[Any] = [whole]
     if len(path) > 1:
         edge, stroke = scale.outline()
         joined = alt.Chart(pd.DataFrame(path, columns=["layer_a", "layer_b"]))
         for ink, width in ((edge, 3.0), (stroke, 1.2)):
             line = joined.mark_line(strokeWidth=width, opacity=0.75, strokeJoin="round", tooltip=None)
             layers.append(line.encode(x, y, alt.Order("layer_a:Q"), stroke=ink))
+    kind: dict[str, Any] = {"fontSize": 11 if step >= 34 else 9.5, "dy": step * 0.2, "tooltip": None}
+    text = alt.Chart(frame).encode(x, y, alt.Text("number:N"))
+    if step >= WRITTEN and len(path) > 1:
+        # in the colour of its cell around each number, so that the line goes behind and not through it
+        around = alt.Stroke("value:Q", scale=scale.encoding(), legend=None)
+        ground = alt.Color("value:Q", scale=scale.encoding(), legend=None)
+        layers.append(text.mark_text(strokeWidth=5, strokeJoin="round", **kind).encode(ground, around))
+    layers.append(grey)
     if step >= WRITTEN:
         # a grey cell lies between bright and dark
         ink = alt.condition("datum.bright || datum.grey", alt.value("#101618"), alt.value("#ffffff"))
-        text = alt.Chart(frame).mark_text(fontSize=11 if step >= 34 else 9.5, dy=step * 0.2, tooltip=None)
-        layers.append(text.encode(x, y, alt.Text("number:N"), color=ink))
+        layers.append(text.mark_text(**kind).encode(color=ink))
     return alt.layer(*layers).properties(width=alt.Step(step), height=alt.Step(step))
 
 
+def _tell_best(whole: alt.LayerChart) -> None:
+    """Make the tooltips of a heat map call the outlined cells what they are here."""
+    told = alt.Tooltip("assigned:N", title="best entry of this cut")
+    for layer in whole.layer:
+        tips = layer.encoding.tooltip
+        if isinstance(tips, list):
+            layer.encoding.tooltip = [told if tip.shorthand == "pairing:N" else tip for tip in tips]
+
+
 def bar(result: StitchingResult, score: str) -> alt.LayerChart:
-    """Draw the colours with a dashed line at the base rate."""
+    """Draw the colours with a dashed line at the base rate; shares are in per cent."""
     base = float(result.base[:, result.at(score)].mean())
-    return charts.colour_bar(scale_of(result, score), marks=[base], width=SIDE)
+    drawn = charts.colour_bar(scale_of(result, score), marks=[base], width=SIDE)
+    if say.counted(score) == "share":
+        drawn.layer[0].encoding.x["axis"]["format"] = "~%"
+    return drawn
 
 
 def legend(result: StitchingResult, kernel: str, score: str) -> str:
     """Say what colours, squares and grey mean."""
     ends = anchors(result, score)
     beats = result.beyond_base(kernel)
+    written = "number, in whole per cent" if say.counted(score) == "share" else "number"
     parts = [
         f"Colours run from B alone ({say.said(score, ends.near)}, bright) to {ends.far_name} "
-        f"({say.said(score, ends.far)}); what lies beyond has the colour of the end, and its own number.",
-        "Squares, joined: the best entry of each cut, chosen after the fact.",
+        f"({say.said(score, ends.far)}); what lies beyond has the colour of the end, and its own {written}.",
+        "Squares, joined: the best entry of each cut, chosen after the fact; above cut 0 entry 0, B's embedding "
+        "output, is left out.",
     ]
     if not beats.all():
-        parts.append(f"Greyed: no better than {say.base_in_words(result)} in {say.SCORES[result.main_score].lower()}.")
+        parts.append(
+            f"Greyed: not beyond {say.base_in_words(result)} in {say.named(result.main_score)} at 5 % for all cells "
+            "together."
+        )
     low, high = sorted((ends.near, ends.far))
     base = float(result.base[:, result.at(score)].mean())
     if low < base < high:
@@ -191,7 +217,7 @@ def lines(result: StitchingResult, score: str, depth: str, a: str) -> alt.LayerC
         "value:Q",
         title=title,
         scale=alt.Scale(zero=False),
-        axis=alt.Axis(tickCount=6, format=".0%" if percent else "~r"),
+        axis=alt.Axis(tickCount=6, format="~%" if percent else "~r"),
     )
     legend = alt.Legend(orient="top", columns=1, labelLimit=260, symbolOpacity=1, symbolStrokeWidth=0)
     colour = alt.Color(
@@ -273,7 +299,7 @@ def _styles(result: StitchingResult) -> tuple[list[str], list[list[int]], list[s
 def _written(score: str, value: float) -> str:
     if not np.isfinite(value):
         return ""
-    return f"{100 * value:.0f}" if say.counted(score) == "share" else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
+    return say.percent(value) if say.counted(score) == "share" else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
 
 
 def _details(result: StitchingResult, kernel: str, score: str) -> dict[str, np.ndarray]:
