@@ -85,6 +85,14 @@ def cite_measure(measure: Measure, space: str) -> None:
         st.code(words.CITATION, language="bibtex", wrap_lines=True)
 
 
+def _kind(facts: dict[str, Any], name: str) -> str:
+    """Say what a fingerprint is of: the words of a text, vectors that were given, or a model's weights."""
+    corpora = {facts.get("settings", {}).get(field) for field in ("corpus", "words_of")}
+    if name in corpora:
+        return "words of"
+    return "numbers of" if name.startswith("vectors/") else "weights of"
+
+
 def provenance(result: Result) -> None:
     """Show where the numbers come from: models, versions, device, seconds."""
     facts = result.provenance
@@ -92,7 +100,7 @@ def provenance(result: Result) -> None:
         "computed": f"{facts.get('created', '–')}, {facts.get('seconds', '–')} s, {facts.get('device', '–')}, "
         f"{facts.get('dtype', '–')}",
         "software": ", ".join(f"{name} {version}" for name, version in facts.get("software", {}).items()),
-        **{f"weights of {name}": f"`{digest[:16]}…`" for name, digest in facts.get("models", {}).items()},
+        **{f"{_kind(facts, name)} {name}": f"`{digest[:16]}…`" for name, digest in facts.get("models", {}).items()},
     }
     st.table(
         [{"": f"**{name}**", " ": value} for name, value in rows.items()],

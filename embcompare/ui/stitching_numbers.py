@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,8 +133,4 @@ def about(wanted: Stitching, result: StitchingResult) -> None:
         )
         st.code(words.CITATION, language="bibtex", wrap_lines=True)
     with st.expander("Where the numbers come from"):
-        models, prints = wanted.models(), result.provenance.get("models", {})
-        weights = {name: digest for name, digest in prints.items() if name in models}
-        exports.provenance(dataclasses.replace(result, provenance={**result.provenance, "models": weights}))
-        for name in sorted(set(prints) - set(weights)):
-            st.caption(f"Texts: {plain(name)}, digest `{prints[name][:16]}…`")
+        exports.provenance(result)
