@@ -24,6 +24,10 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "parameter-agreement": ("embcompare.experiments.agreement", "ParameterAgreement"),
     "stitching": ("embcompare.experiments.stitching", "Stitching"),
     "stitched-text": ("embcompare.experiments.stitched_text", "StitchedText"),
+    "bijection": ("embcompare.experiments.bijection", "Bijection"),
+    "map-pairs": ("embcompare.experiments.map_pairs", "MapPairs"),
+    "decomposition": ("embcompare.experiments.decomposition", "Decomposition"),
+    "sentence-terms": ("embcompare.experiments.term_sentence", "SentenceTerms"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

@@ -145,7 +145,7 @@ def _sentence(kind: Kind, gaps: dict[tuple[str, str], Gap]) -> str:
         Kind.ROTATION: f"A rotation is enough: any linear map adds {rise('orthogonal', 'linear')}.",
         Kind.LINEAR: f"A linear map is enough: the invertible network adds {rise('linear', 'inn')}.",
         Kind.BIJECTION: f"The invertible network finds more than a linear map, {rise('linear', 'inn')}, and the "
-        f"perceptron no more than that, {rise('inn', 'mlp')}.",
+        f"perceptron adds little to it, {rise('inn', 'mlp')}.",
         Kind.BEYOND: f"The perceptron finds what the invertible network did not, {rise('inn', 'mlp')}: the bijection "
         "tried does not account for all that one representation says of the other.",
     }[kind]

@@ -1,0 +1,104 @@
+"""Training one network of a run: from the start or from where the same fit was stopped, with checkpoints on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embcompare.errors import InputError
+from embcompare.experiments.bijection_fits import FitFolder, fit_key
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from embcompare.maps.base import Report
+
+KEEP_SECONDS = 20.0
+"""How often a fit under way is kept on disk; it is kept as well when it is stopped, and when it is done."""
+
+Rows = tuple["Tensor", "Tensor"]
+
+
+@dataclass(eq=False)
+class _Watch:
+    """Follows one training: passes on how far it is, and keeps checkpoints."""
+
+    made: Any
+    fits: FitFolder
+    key: str
+    learnt: Report
+    before: float
+    began: float = field(default_factory=time.perf_counter)
+    kept: float = field(default_factory=time.monotonic)
+    stopped: BaseException | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Time that went into the fit, earlier parts of it included."""
+        return self.before + time.perf_counter() - self.began
+
+    def keep(self) -> None:
+        """Keep the state of the training."""
+        if self.made.checkpoint is not None:
+            self.fits.write(self.key, self.made.checkpoint, self.seconds)
+        self.kept = time.monotonic()
+
+    def __call__(self, epoch: int, epochs: int, loss: float, held: float) -> None:
+        try:
+            self.learnt(epoch, epochs, loss, held)
+        except BaseException as reason:
+            self.stopped = reason
+            self.keep()
+            raise
+        if time.monotonic() - self.kept > KEEP_SECONDS:
+            self.keep()
+
+
+def train_kept(
+    made: Any,
+    training: Rows,
+    validation: Rows,
+    fits: FitFolder,
+    key: str,
+    learnt: Report,
+    taken_up: Callable[[dict[str, np.ndarray]], None],
+    anew: Callable[[], None],
+) -> float:
+    """Fit a trained map and return the seconds that it took, those before it was stopped included.
+
+    ``fits`` is looked through for the same fit; ``taken_up(checkpoint)`` is called before it goes on, and ``anew()``
+    where its checkpoint turned out not to fit. ``learnt`` is the map's ``report``: what it raises goes through, with
+    the fit kept. A fit that is done is kept too, for the run it belongs to may be stopped later; the run removes it.
+    """
+    found = fits.read(key)
+    if found is not None:
+        taken_up(found[0])
+        watch = _Watch(made, fits, key, learnt, found[1])
+        try:
+            made.fit(*training, *validation, report=watch, resume=found[0])
+        except InputError as error:
+            if error is watch.stopped:
+                raise
+            anew()
+            found = None
+    if found is None:
+        watch = _Watch(made, fits, key, learnt, 0.0)
+        made.fit(*training, *validation, report=watch)
+    watch.keep()
+    return watch.seconds
+
+
+def key_of(name: str, made: Any, training: Rows, validation: Rows, version: int) -> str:
+    """Return the name under which a fit is kept: what it is, how it is made, its rows, and the software."""
+    import torch
+
+    from embcompare.experiments.base import embcompare_version
+
+    identity = {"map": name, "options": made.options, "torch": torch.__version__, "version": version}
+    identity["embcompare"] = embcompare_version()
+    rows = dict(zip(("x", "y", "x_val", "y_val"), (each.numpy() for each in (*training, *validation)), strict=True))
+    return fit_key(identity, rows)
