@@ -79,8 +79,8 @@ def descend(
         yield float(loss.detach())
 
 
-def wilson(right: int, examples: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return the bounds of Wilson's score interval (1927) for a share; ``z`` is 1.96 for 95 %."""
+def wilson(right: Any, examples: int, z: float = 1.959963984540054) -> tuple[Any, Any]:
+    """Return the bounds of Wilson's score interval (1927) for a share, or an array; ``z`` is 1.96 for 95 %."""
     share, spread = right / examples, z * z / examples
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * (share * (1 - share) / examples + spread / examples / 4) ** 0.5

@@ -13,7 +13,7 @@ from tiny import save_tiny
 from embcompare.errors import Cancelled, Incomparable, SettingsError, UnsupportedFamily
 from embcompare.experiments import stitching_run, stitching_tasks, stitching_texts
 from embcompare.experiments.stitching import Stitching, StitchingResult
-from embcompare.experiments.stitching_result import wilson
+from embcompare.learning import wilson
 from embcompare.models import load_model
 from embcompare.stitching import BridgeOptions
 from embcompare.stitching.bridges import bridge_from_weights
@@ -245,10 +245,11 @@ def test_the_paper_faithful_switch_adds_positions_and_feeds_the_normed_state(tin
     assert not np.allclose(plain.values, faithful.values)
     assert any("official notebook" in notice for notice in faithful.notices)
     text, (ids, _) = faithful.texts[0], ids_of(b, faithful.texts[0])
-    states = a.module.transformer(input_ids=ids, output_hidden_states=True).hidden_states
-    # what the notebook does: the last blocks alone, given embeddings
     import copy
 
+    # of a copy, for transformers leaves hooks where it was asked for hidden states
+    states = copy.deepcopy(a.module).transformer(input_ids=ids, output_hidden_states=True).hidden_states
+    # what the notebook does: the last blocks alone, given embeddings
     for cut in (1, 2):
         upper = copy.deepcopy(b.module)
         upper.transformer.h = upper.transformer.h[1:]
@@ -437,7 +438,7 @@ def test_what_few_texts_cannot_tell_is_known():
 
 def test_wilson_is_scipys_interval():
     for right, n in ((0, 7), (3, 10), (50, 100), (100, 100)):
-        low, high = wilson(np.array(right / n), n)
+        low, high = wilson(np.array(right), n)
         expected = stats.binomtest(right, n).proportion_ci(method="wilson")
         np.testing.assert_allclose((low, high), (expected.low, expected.high), atol=1e-9)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embcompare.errors import SettingsError, UnsupportedFamily
-from embcompare.text.encoding import Encoded, tokenizer_limit
+from embcompare.models import positions
+from embcompare.text.encoding import Encoded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,23 +136,9 @@ def stack_of(model: LoadedModel) -> Stack:
     return Stack(encoder, encoder, blocks, norm, True)
 
 
-def longest_input(model: LoadedModel, stack: Stack) -> int:
-    """Return the longest input, special tokens counted, that the model has positions for."""
-    import torch
-
-    limits = [LONGEST, tokenizer_limit(model.tokenizer)]
-    if model.anatomy.blocks[0].attention.position != "relative":
-        config = stack.run.config
-        limits.append(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None))
-    for name, part in stack.run.named_modules():
-        # RoBERTa counts its positions from behind the padding's index.
-        if (
-            name.endswith("position_embeddings")
-            and isinstance(part, torch.nn.Embedding)
-            and part.padding_idx is not None
-        ):
-            limits.append(part.num_embeddings - part.padding_idx - 1)
-    return max(1, min(limit for limit in limits if limit))
+def longest_input(model: LoadedModel, stack: Stack | None = None) -> int:
+    """Return the longest input, special tokens counted, that the model's stack has positions for."""
+    return positions.longest_input(model, (stack or stack_of(model)).run, LONGEST)
 
 
 def chosen_layers(layers: Sequence[int] | None, blocks: int, label: str) -> tuple[int, ...]:

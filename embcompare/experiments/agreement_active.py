@@ -51,13 +51,13 @@ def active_groups(model: LoadedModel) -> tuple[str, ...]:
 
 def read_text(model: LoadedModel, corpus: Corpus, settings: ParameterAgreement) -> Encoded:
     """Encode the sentences that are drawn from the corpus, the same ones for every model."""
-    from embcompare.activations.forward import longest_input, stack_of
+    from embcompare.activations.forward import longest_input
     from embcompare.text.encoding import encode
 
     order = np.random.default_rng([settings.seed, 3]).permutation(len(corpus))[: settings.sentences]
     order.sort()
     sentences = [corpus.sentences[number] for number in order]
-    return encode(sentences, model.tokenizer, model.tokens, longest_input(model, stack_of(model)))
+    return encode(sentences, model.tokenizer, model.tokens, longest_input(model))
 
 
 def watch(

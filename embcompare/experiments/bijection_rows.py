@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from embcompare.errors import Incomparable, SettingsError
-from embcompare.experiments.sides import Pair
+from embcompare.experiments.sides import Pair, PairSettings
 from embcompare.words import plural
 
 if TYPE_CHECKING:
@@ -17,32 +17,8 @@ if TYPE_CHECKING:
     from embcompare.maps.protocol import Prepared, Split, Standardiser
 
 
-class RowSettings(Protocol):
+class RowSettings(PairSettings, Protocol):
     """The settings that say which rows maps are fitted and tested on."""
-
-    @property
-    def model_a(self) -> str:
-        """The model or vectors of side A."""
-
-    @property
-    def model_b(self) -> str:
-        """The model or vectors of side B."""
-
-    @property
-    def corpus(self) -> str:
-        """The text that models read."""
-
-    @property
-    def pooling(self) -> str:
-        """What a row is, one of ``sides.POOLINGS``."""
-
-    @property
-    def pairing(self) -> str:
-        """How a user's vectors are paired."""
-
-    @property
-    def max_rows(self) -> int:
-        """Rows at most, in whole sentences."""
 
     @property
     def validation(self) -> float:
@@ -51,14 +27,6 @@ class RowSettings(Protocol):
     @property
     def test(self) -> float:
         """Share of rows that no map sees."""
-
-    @property
-    def standardise(self) -> bool:
-        """Whether each feature is scaled by its training rows."""
-
-    @property
-    def seed(self) -> int:
-        """Of the rows drawn and of the split."""
 
 
 @dataclass(frozen=True)

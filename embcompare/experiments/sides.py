@@ -32,8 +32,8 @@ VECTORS = "vectors/"
 """How the name of a user's own vectors begins where a model's name could stand."""
 
 
-class SideSettings(SpaceSettings, Protocol):
-    """The settings that say which rows are compared, and in which coordinates."""
+class PairSettings(Protocol):
+    """The settings that say which rows of two sides go together."""
 
     @property
     def model_a(self) -> str:
@@ -64,12 +64,16 @@ class SideSettings(SpaceSettings, Protocol):
         """Whether each feature is scaled to unit variance."""
 
     @property
-    def final_norm(self) -> bool:
-        """Whether hidden states pass the final norm before they are read in embedding space."""
+    def seed(self) -> int:
+        """Of the choice of rows, and of what else is drawn."""
+
+
+class SideSettings(SpaceSettings, PairSettings, Protocol):
+    """The settings that say which rows are compared, and in which coordinates."""
 
     @property
-    def seed(self) -> int:
-        """Of the choice of rows."""
+    def final_norm(self) -> bool:
+        """Whether hidden states pass the final norm before they are read in embedding space."""
 
 
 @dataclass(frozen=True, eq=False)

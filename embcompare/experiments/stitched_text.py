@@ -240,10 +240,10 @@ class _Continued:
 
     def _prompt(self) -> tuple[list[int], int]:
         """Return the text's tokens, without what the tokenizer puts at its end, and how many the models read."""
-        from embcompare.activations.forward import longest_input, stack_of
+        from embcompare.activations.forward import longest_input
         from embcompare.text.encoding import encode
 
-        longest = min(longest_input(model, stack_of(model)) for model in (self.a, self.b))
+        longest = min(longest_input(model) for model in (self.a, self.b))
         encoded = encode([self.settings.text], self.b.tokenizer, self.b.tokens, 10**6)
         inside = np.flatnonzero(encoded.is_text[0])
         if not len(inside):

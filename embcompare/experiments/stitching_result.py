@@ -10,6 +10,7 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Result
+from embcompare.learning import wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +143,7 @@ class StitchingResult(Result):
             half = stats.t.ppf(0.975, self.runs - 1) * values.std(0, ddof=1) / np.sqrt(self.runs)
             return values.mean(0) - half, values.mean(0) + half
         if self.main_score == "accuracy":
-            return wilson(values[0], int(self.counts[0]))
+            return wilson(values[0] * self.counts[0], int(self.counts[0]))
         return values[0] - 1.959964 * errors[0], values[0] + 1.959964 * errors[0]
 
     def gain(self, kernel: str) -> np.ndarray:
@@ -252,11 +253,3 @@ class StitchingResult(Result):
             columns["right_b"] = self.text_own_hits
         columns["places"] = self.text_counts
         return pd.DataFrame(columns)
-
-
-def wilson(share: np.ndarray, n: int, z: float = 1.959963984540054) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of Wilson's score interval (1927) for shares of ``n``."""
-    spread = z * z / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * np.sqrt(share * (1 - share) / n + spread / n / 4)
-    return middle - half, middle + half

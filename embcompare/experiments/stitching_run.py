@@ -25,7 +25,7 @@ from embcompare.stitching.bridges import (
     fitted_on_states,
     parse_kernels,
 )
-from embcompare.stitching.stitched import same_tokens, without_padding
+from embcompare.stitching.stitched import have_same_tokens, same_tokens, without_padding
 from embcompare.stitching.tails import Observed, Tail, check_runs_alone, is_classifier, observe
 from embcompare.words import agree, plural
 
@@ -53,6 +53,7 @@ class StitchingRun:
         self.notices: list[str] = list(self.corpus.notices)
         self.done = 0
         self.total = 1
+        self._texts: Texts | None = None
 
     def result(self) -> StitchingResult:
         """Go through every model B and every seed."""
@@ -61,6 +62,7 @@ class StitchingRun:
         self._check_all(uppers)
         for name in uppers:
             with self.context.lease(name) as b:
+                self._texts = None
                 for run in range(self.settings.runs):
                     seed = self.settings.seed + run
                     found.append(self._single(b, seed, len(uppers) * self.settings.runs))
@@ -90,7 +92,7 @@ class StitchingRun:
         classes = is_asked_for_classes(b, self.settings.tuned_blocks)
         causal = b.anatomy.blocks[0].attention.causal
         task = "classes" if classes else ("next tokens" if causal else "masked tokens")
-        return task, "tokens" if _same_tokens(self.a, b) else "words", b.anatomy.n_layers
+        return task, "tokens" if have_same_tokens(self.a, b) else "words", b.anatomy.n_layers
 
     def _check(self, b: LoadedModel) -> None:
         check_runs_alone(b)
@@ -165,6 +167,12 @@ class StitchingRun:
         if len(counts) < 2:
             raise SettingsError(f"All texts of {name} have the label '{labels[0]}'; give texts of two classes.")
 
+    def texts(self, b: LoadedModel, *, by_words: bool) -> Texts:
+        """Return the corpus as both models read it: once for all runs of one model B, whose tuning changes no token."""
+        if self._texts is None:
+            self._texts = Texts(self.corpus.sentences, self.a, b, by_words=by_words)
+        return self._texts
+
     def tick(self, message: str) -> None:
         """Count one step of the work."""
         self.done += 1
@@ -234,7 +242,7 @@ class _Single:
         self.upper = self.b.spec.label
         self.notices: list[str] = []
         classes = is_asked_for_classes(self.b, settings.tuned_blocks)
-        same = _same_tokens(whole.a, self.b)
+        same = have_same_tokens(whole.a, self.b)
         if not classes:
             same_tokens(whole.a, self.b)
         self.by = "tokens" if same else "words"
@@ -246,8 +254,8 @@ class _Single:
             )
         head = None if classes else read_head(self.b, self.b.anatomy.embedding.dtype)
         self.name = self.upper if settings.tuned_blocks else f"{self.upper}, seed {self.seed}"
-        self.texts = Texts(corpus.sentences, whole.a, self.b, by_words=not same)
-        self.notices += self.texts.notices(self.scored)
+        self.texts = whole.texts(self.b, by_words=not same)
+        self.notices += self.texts.notices(self.scored, self.upper)
         self.task: Any
         if classes:
             self.task = ClassTask(self.texts, self.b, corpus.labels, self.scored)
@@ -456,7 +464,3 @@ def _answered(head: Any, seen: Observed, asked: Asked) -> Tensor:
         return seen.class_logits
     logits: Tensor = head.logits(seen.last[asked.item, asked.where], normed=True)
     return logits[:, : asked.p.shape[-1]]
-
-
-def _same_tokens(a: LoadedModel, b: LoadedModel) -> bool:
-    return a.tokens.raw == b.tokens.raw and a.tokens.scheme == b.tokens.scheme

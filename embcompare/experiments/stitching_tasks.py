@@ -11,8 +11,6 @@ import numpy as np
 from embcompare.errors import Incomparable, SettingsError
 from embcompare.experiments.stitching_texts import Batch, Texts, text_rows
 from embcompare.stitching.tails import Observed, Tail, is_classifier
-from embcompare.text.corpora import shipped_corpus
-from embcompare.text.encoding import encode
 from embcompare.words import plural
 
 if TYPE_CHECKING:
@@ -119,9 +117,8 @@ class LanguageTask:
         """
         encoded = self.texts.encoded_b
         found = [encoded.ids[text][encoded.is_text[text]] for text in rest]
-        shipped = shipped_corpus().sentences
-        if self.texts.sentences != shipped:
-            found.append(encode(shipped, self.b.tokenizer, self.b.tokens, 10**6).index.token)
+        if self.texts.shipped is not None:
+            found.append(self.texts.shipped)
         elif not len(rest):
             found = [encoded.index.token]
             self.notices.append(

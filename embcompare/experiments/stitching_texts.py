@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embcompare.activations.forward import batches, longest_input
 from embcompare.errors import Incomparable, InputError
+from embcompare.learning import padded
+from embcompare.text.corpora import shipped_corpus
 from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
@@ -49,7 +53,7 @@ class Texts:
 
     def __init__(self, sentences: Sequence[str], a: LoadedModel, b: LoadedModel, *, by_words: bool) -> None:
         self.sentences, self.a, self.b, self.by_words = tuple(sentences), a, b, by_words
-        longest = [_longest(model) for model in (a, b)]
+        longest = [longest_input(model) for model in (a, b)]
         if not by_words:
             longest = [min(longest)] * 2
         self.longest = longest
@@ -65,10 +69,14 @@ class Texts:
     def __len__(self) -> int:
         return len(self.sentences)
 
+    @cached_property
+    def shipped(self) -> np.ndarray | None:
+        """The tokens of the texts that ship, as B reads them; None where they are these texts themselves."""
+        sentences = shipped_corpus().sentences
+        return None if self.sentences == sentences else _encode(sentences, self.b, 10**6).index.token
+
     def batches(self, texts: np.ndarray) -> list[np.ndarray]:
         """Return the texts in groups of similar length, longest first."""
-        from embcompare.activations.forward import batches
-
         lengths = np.array([max(len(self.encoded_a.ids[text]), len(self.encoded_b.ids[text])) for text in texts])
         return [texts[group] for group in batches(lengths, BATCH_TOKENS)]
 
@@ -88,10 +96,8 @@ class Texts:
         config: Any = model.module.config
         fill = getattr(config, "pad_token_id", None)
         fill = model.tokenizer.pad_token_id if fill is None else fill
-        ids = np.full((len(rows), max(map(len, rows))), 0 if fill is None else fill, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for at, row in enumerate(rows):
-            ids[at, : len(row)], mask[at, : len(row)] = row, 1
+        ids, real = padded(rows, 0 if fill is None else fill)
+        mask = real.astype(np.int64)
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def _check_same(self) -> None:
@@ -111,23 +117,25 @@ class Texts:
                     f"{model.spec.label}; leave it out."
                 )
 
-    def notices(self, texts: np.ndarray) -> list[str]:
-        """Return what is to be said of some texts: those that were cut, and tokens that a vocabulary lacks."""
+    def notices(self, texts: np.ndarray, upper: str) -> list[str]:
+        """Return what is to be said of some texts: those that were cut, and tokens that a vocabulary lacks.
+
+        ``upper`` is what B is called.
+        """
         said = []
-        for model, encoded, longest in zip(
-            (self.a, self.b), (self.encoded_a, self.encoded_b), self.longest, strict=True
-        ):
+        sides = (self.a, self.encoded_a, self.a.spec.label), (self.b, self.encoded_b, upper)
+        for (model, encoded, label), longest in zip(sides, self.longest, strict=True):
             cut = sum(self._whole(model, text) > longest for text in texts) if encoded.cut else 0
             if cut:
                 said.append(
-                    f"{model.spec.label}: {plural(cut, 'text')} {agree(cut, 'was', 'were')} cut to the {longest:,} "
+                    f"{label}: {plural(cut, 'text')} {agree(cut, 'was', 'were')} cut to the {longest:,} "
                     "tokens that are read at most."
                 )
             lacking = getattr(model.tokenizer, "unk_token_id", None)
             unknown = sum(int((encoded.ids[text] == lacking).sum()) for text in texts) if encoded.unknown else 0
             if unknown:
                 said.append(
-                    f"{model.spec.label}: {plural(unknown, 'token')} of the texts {agree(unknown, 'is', 'are')} "
+                    f"{label}: {plural(unknown, 'token')} of the texts {agree(unknown, 'is', 'are')} "
                     "unknown to its vocabulary."
                 )
         return list(dict.fromkeys(said))
@@ -141,12 +149,6 @@ def text_rows(encoded: Encoded, texts: np.ndarray) -> Iterator[tuple[int, int]]:
     for row, text in enumerate(texts):
         for position in np.flatnonzero(encoded.is_text[text]):
             yield row, int(position)
-
-
-def _longest(model: LoadedModel) -> int:
-    from embcompare.activations.forward import longest_input, stack_of
-
-    return longest_input(model, stack_of(model))
 
 
 def _encode(sentences: Sequence[str], model: LoadedModel, longest: int) -> Encoded:

@@ -24,10 +24,11 @@ from embcompare.learning import batches_by_length, descend, mean_over_tokens, pa
 from embcompare.models import loading
 from embcompare.models.classifiers import Classifier, classifier_class, make_classifier
 from embcompare.models.loading import LoadedModel
+from embcompare.models.positions import longest_input
 from embcompare.models.reading import read_anatomy
 from embcompare.models.spec import ModelSpec
 from embcompare.models.validation import validate
-from embcompare.text.encoding import Encoded, encode, tokenizer_limit
+from embcompare.text.encoding import Encoded, encode
 from embcompare.words import one_line, plural
 
 if TYPE_CHECKING:
@@ -199,29 +200,13 @@ def _classes(sentences: Sequence[str], labels: Sequence[str]) -> tuple[tuple[str
 
 
 def _encoded(model: LoadedModel, sentences: Sequence[str], plan: _Plan) -> Encoded:
-    encoded = encode(sentences, model.tokenizer, model.tokens, _longest(model, plan.longest))
+    encoded = encode(sentences, model.tokenizer, model.tokens, longest_input(model, model.module, plan.longest))
     if encoded.empty:
         numbers = [number + 1 for number in encoded.empty]
         raise InputError(
             f"{_numbered('text', numbers)} without a token that {model.spec.label} knows; leave it out, or write words."
         )
     return encoded
-
-
-def _longest(model: LoadedModel, most: int) -> int:
-    """Return the longest input, special tokens counted, that the model has positions for; at most ``most``."""
-    import torch
-
-    module: Any = model.module
-    limits = [most, tokenizer_limit(model.tokenizer)]
-    if model.anatomy.blocks[0].attention.position != "relative":
-        limits.append(getattr(module.config, "max_position_embeddings", None))
-    for name, part in module.named_modules():
-        # RoBERTa counts its positions from behind the padding's index
-        table = isinstance(part, torch.nn.Embedding) and name.endswith("position_embeddings")
-        if table and part.padding_idx is not None:
-            limits.append(part.num_embeddings - part.padding_idx - 1)
-    return max(1, min(limit for limit in limits if limit))
 
 
 def _begin_with_means(made: Classifier, encoded: Encoded, targets: NDArray[np.int64], plan: _Plan) -> None:

@@ -69,10 +69,16 @@ class StitchedModel:
 
         return read_head(self.upper, self.upper.anatomy.embedding.dtype)
 
+    @functools.cached_property
+    def _longest(self) -> tuple[int, int]:
+        from embcompare.activations.forward import longest_input
+
+        return longest_input(self.lower), longest_input(self.upper)
+
     def _carried(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mask = torch.ones_like(ids) if mask is None else mask
-        for model in (self.lower, self.upper):
-            _check_tokens(model, ids, mask)
+        for model, longest in zip((self.lower, self.upper), self._longest, strict=True):
+            _check_tokens(model, longest, ids, mask)
         with torch.inference_mode():
             seen = observe(self.lower, ids, mask)
             normed = self.positions_again and self.cut == self.lower.anatomy.n_layers
@@ -111,6 +117,11 @@ def stitch(
     return StitchedModel(lower, upper, bridge, cut, cut if entry is None else entry, positions_again)
 
 
+def have_same_tokens(a: LoadedModel, b: LoadedModel) -> bool:
+    """Return whether the two vocabularies are one, row by row."""
+    return a.tokens.raw == b.tokens.raw and a.tokens.scheme == b.tokens.scheme
+
+
 def same_tokens(a: LoadedModel, b: LoadedModel) -> None:
     """Raise :class:`Incomparable` unless the two vocabularies are one: a state of A must stand for a token of B."""
     rows = [len(model.tokens) for model in (a, b)]
@@ -120,7 +131,7 @@ def same_tokens(a: LoadedModel, b: LoadedModel) -> None:
             f"{a.spec.label} knows {rows[0]:,} tokens and {b.spec.label} {rows[1]:,} of one tokenizer, so a token of "
             "the one may mean nothing to the other; choose models with the same number of tokens."
         )
-    if a.tokens.raw != b.tokens.raw or a.tokens.scheme != b.tokens.scheme:
+    if not have_same_tokens(a, b):
         raise Incomparable(
             f"{a.spec.label} and {b.spec.label} cut text into different tokens, so a state of the one stands for no "
             "token that the other could go on from; choose models of one tokenizer, or a classifier as the upper one: "
@@ -133,10 +144,8 @@ def without_padding(states: Tensor, mask: Tensor) -> Tensor:
     return states.masked_fill((mask == 0)[..., None], 0.0)
 
 
-def _check_tokens(model: LoadedModel, ids: Tensor, mask: Tensor) -> None:
+def _check_tokens(model: LoadedModel, longest: int, ids: Tensor, mask: Tensor) -> None:
     """Raise :class:`InputError` for what is no batch of tokens of ``model``, padded on the right."""
-    from embcompare.activations.forward import longest_input, stack_of
-
     if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
         raise InputError("Tokens are a tensor of whole numbers, (texts, tokens), with at least one token.")
     if mask.shape != ids.shape:
@@ -145,7 +154,6 @@ def _check_tokens(model: LoadedModel, ids: Tensor, mask: Tensor) -> None:
     if int(ids.min()) < 0 or int(ids.max()) >= size:
         wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
         raise InputError(f"{model.spec.label} has no token {wrong}; its tokens are 0 to {size - 1:,}.")
-    longest = longest_input(model, stack_of(model))
     if ids.shape[1] > longest:
         raise InputError(
             f"{model.spec.label} reads {longest:,} tokens at most, and these are {ids.shape[1]:,}; cut them."
