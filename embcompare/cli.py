@@ -30,6 +30,7 @@ from embcompare.words import plural
 
 if typing.TYPE_CHECKING:
     from embcompare.experiments.base import Result
+    from embcompare.experiments.bijection import Bijection
 
 LOG = logging.getLogger(__name__)
 
@@ -116,6 +117,26 @@ def _parser(words: Sequence[str]) -> _Parser:
             _add_outputs(output)
             chosen.set_defaults(act=_run)
 
+    fit = commands.add_parser(
+        "fit-map",
+        help="fit a map from one layer to another and keep it as a safetensors file",
+        allow_abbrev=False,
+        formatter_class=_Formatter,
+    )
+    if "fit-map" in words:  # its settings are those of an experiment that is imported for them only
+        add_settings(fit, settings_type("bijection"))
+        fit.usage = str(fit.usage).replace("[OPTION ...]", "--to FILE [OPTION ...]")
+        fit.description = (
+            "Fit one map, named with --maps, as run bijection does, and write it to a safetensors file that names the "
+            "content of both models' weights; embcompare.load_layer_map reads it."
+        )
+        output = fit.add_argument_group("running and output")
+        output.add_argument("--to", metavar="FILE", required=True, help="the file to write")
+        output.add_argument("--run", type=int, default=0, metavar="N", help="which training of a network (default: 0)")
+        output.add_argument("--device", default="auto", metavar="DEVICE", help="where to compute (default: auto)")
+        output.add_argument("--quiet", action="store_true", help="no progress")
+        fit.set_defaults(act=_fit_map, experiment="bijection")
+
     models = commands.add_parser("models", help="list the demo models, or look at one model", allow_abbrev=False)
     models.add_argument("name", nargs="?", metavar="NAME", help="a demo model, a folder or a hub name to look at")
     models.add_argument("--json", metavar="FILE", help="write what is known of the model as json; - is standard output")
@@ -190,6 +211,28 @@ def _run(arguments: argparse.Namespace) -> None:
         write(result, outputs)
     else:
         _print_table(result)
+
+
+def _fit_map(arguments: argparse.Namespace) -> None:
+    from embcompare.export import check_target
+    from embcompare.layermaps import fit_layer_map
+
+    check_target(arguments.to)
+    said = with_files(arguments)
+    settings = typing.cast("Bijection", _settings(arguments))
+    if len(settings.map_names()) > 1:
+        raise SettingsError(f"One map goes to a file: name it with --maps, such as --maps {settings.map_names()[-1]}.")
+    line = ProgressLine(sys.stderr)
+    try:
+        fitted = fit_layer_map(
+            settings, run=arguments.run, progress=None if arguments.quiet else line, device=arguments.device
+        )
+    finally:
+        line.close()
+    fitted.save(arguments.to)
+    for notice in said:
+        say(notice)
+    say(f"The map '{settings.map_names()[0]}' has R² {fitted.pair.r2:.4f} on test rows; it is in {arguments.to}.")
 
 
 def _models(arguments: argparse.Namespace) -> None:

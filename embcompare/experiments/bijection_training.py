@@ -15,6 +15,7 @@ from embcompare.experiments.bijection_fits import FitFolder, fit_key
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from embcompare.experiments.bijection import Bijection
     from embcompare.maps.base import Report
 
 KEEP_SECONDS = 20.0
@@ -90,6 +91,12 @@ def train_kept(
         made.fit(*training, *validation, report=watch)
     watch.keep()
     return watch.seconds
+
+
+def network_options(settings: Bijection, run: int, device: str) -> dict[str, Any]:
+    """Return the options that the networks of a run are made with."""
+    options: dict[str, Any] = {name: getattr(settings, name) for name in ("epochs", "patience", "batch")}
+    return {**options, "seed": (settings.seed + run) % 2**31, "rate": settings.rate or None, "device": device}
 
 
 def key_of(name: str, made: Any, training: Rows, validation: Rows, version: int) -> str:
