@@ -11,7 +11,7 @@ from stitching import TEXT, Context, plain_logits, plain_states
 from tiny import save_tiny
 
 from embcompare.errors import Cancelled, Incomparable, SettingsError, UnsupportedFamily
-from embcompare.experiments import stitching_run, stitching_tasks, stitching_texts
+from embcompare.experiments import stitching_single, stitching_tasks, stitching_texts
 from embcompare.experiments.stitching import Stitching, StitchingResult
 from embcompare.learning import wilson
 from embcompare.models import load_model
@@ -78,7 +78,7 @@ def test_a_masked_model_is_asked_for_what_was_hidden(tiny_model):
     assert result.task == "masked token"
     task = stitching_tasks.LanguageTask
     texts = stitching_texts.Texts(TEXT, a, b, by_words=False)
-    hidden = task(texts, b, stitching_run.read_head(b, torch.float64), np.arange(2), 0.3, 0)
+    hidden = task(texts, b, stitching_single.read_head(b, torch.float64), np.arange(2), 0.3, 0)
     sums, own_sums, count = np.zeros((3, 3, 3)), np.zeros(3), 0
     for text in result.texts:
         ids, mask = ids_of(b, text)
@@ -203,13 +203,13 @@ def test_the_unigram_row_knows_shipped_texts_and_those_that_are_not_scored(tiny_
 def test_maps_fitted_on_states_see_no_text_that_is_scored(tiny_model, monkeypatch):
     a, b = tiny_model("gpt2"), tiny_model("gpt2", 1)
     seen = {}
-    original = stitching_run.bridge_from_states
+    original = stitching_single.bridge_from_states
 
     def spy(name, states_a, states_b, items, seed, tick):
         seen[name] = items, states_a, states_b
         return original(name, states_a, states_b, items, seed, tick)
 
-    monkeypatch.setattr(stitching_run, "bridge_from_states", spy)
+    monkeypatch.setattr(stitching_single, "bridge_from_states", spy)
     result = run((a, b), kernels="ridge, orthogonal_fit", sentences=4)
     items, states_a, states_b = seen["ridge"]
     trained = {TEXT[item] for item in set(items.tolist())}
@@ -231,9 +231,9 @@ def test_maps_fitted_on_states_see_no_text_that_is_scored(tiny_model, monkeypatc
 
 def test_no_more_states_are_fitted_on_than_asked_for(tiny_model, monkeypatch):
     sizes = []
-    original = stitching_run.bridge_from_states
+    original = stitching_single.bridge_from_states
     monkeypatch.setattr(
-        stitching_run, "bridge_from_states", lambda n, x, *rest: sizes.append(len(x[0])) or original(n, x, *rest)
+        stitching_single, "bridge_from_states", lambda n, x, *rest: sizes.append(len(x[0])) or original(n, x, *rest)
     )
     run((tiny_model("gpt2"), tiny_model("gpt2", 1)), kernels="ridge", fit_rows=10)
     assert 10 <= sizes[0] < 60
@@ -555,8 +555,8 @@ def test_a_model_that_reads_both_ways_below_a_causal_one_is_warned_of(tiny_model
 
 
 def test_a_model_that_is_not_itself_when_stitched_is_refused(tiny_model, monkeypatch):
-    original = stitching_run.Tail.states
-    monkeypatch.setattr(stitching_run.Tail, "states", lambda self, *given: original(self, *given) * 1.01)
+    original = stitching_single.Tail.states
+    monkeypatch.setattr(stitching_single.Tail, "states", lambda self, *given: original(self, *given) * 1.01)
     with pytest.raises(UnsupportedFamily, match="is not itself"):
         run((tiny_model("gpt2"), tiny_model("gpt2", 1)))
 
