@@ -169,9 +169,9 @@ def _parser(words: Sequence[str]) -> _Parser:
 
     beside = commands.add_parser(
         "kept",
-        help="list or delete kept texts, vectors and hidden states",
+        help="list or delete kept texts, vectors, hidden states and trained maps",
         description="List what is kept beside the results, last used first: your own texts and vectors under the names "
-        "that run takes, and hidden states, which are computed again when they are needed.",
+        "that run takes, hidden states and trained maps, which are computed again when they are needed.",
         allow_abbrev=False,
     )
     action = beside.add_mutually_exclusive_group()

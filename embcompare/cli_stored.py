@@ -1,4 +1,4 @@
-"""Looking after what is stored, from a shell: results, and the texts, vectors and hidden states kept beside them."""
+"""Looking after what is stored, from a shell: results, and what is kept beside them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _list(store: Store) -> None:
 
 
 def kept(arguments: argparse.Namespace) -> None:
-    """List or delete kept texts, vectors and hidden states."""
+    """List or delete kept texts, vectors, hidden states and trained maps."""
     from embcompare import kept
 
     if arguments.clear is not None:

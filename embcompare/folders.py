@@ -29,7 +29,7 @@ WAY_OUT = "point EMBCOMPARE_CACHE to a folder that can be written."
 DAMAGED = "damaged"
 """Name of the folder, beside the results, of what was set aside."""
 
-KINDS = ("text", "vectors", "states")
+KINDS = ("text", "vectors", "states", "fits")
 """What the name of an :class:`Item` begins with, before the slash."""
 
 _DAMAGED_KEPT = 8

@@ -1,4 +1,4 @@
-"""Everything that is kept beside the results: texts and vectors that users gave, and captured hidden states.
+"""Everything kept beside the results: texts and vectors that users gave, captured hidden states, and trained maps.
 
 These functions know no sessions: they list and delete what anybody gave. Where strangers are served, the face shows
 each only what is their own.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from embcompare.activations.files import StateFolder
 from embcompare.errors import StoreError
+from embcompare.experiments.bijection_fits import FitFolder
 from embcompare.folders import KINDS, Item
 from embcompare.shelf import Shelf
 from embcompare.store import Store
@@ -16,9 +17,9 @@ __all__ = ["KINDS", "Item", "clear", "delete", "find", "items", "size"]
 
 
 def items(store: Store | None = None) -> list[Item]:
-    """Return texts, vectors and hidden states, last used first; names are ``text/…``, ``vectors/…``, ``states/…``."""
-    shelf, states = _places(store)
-    return sorted([*shelf.entries(), *states.entries()], key=lambda item: item.last_used, reverse=True)
+    """Return all of it, last used first; names are ``text/…``, ``vectors/…``, ``states/…`` and ``fits/…``."""
+    found = [item for place in _places(store) for item in place.entries()]
+    return sorted(found, key=lambda item: item.last_used, reverse=True)
 
 
 def find(start: str, store: Store | None = None) -> str:
@@ -40,8 +41,9 @@ def delete(name: str, store: Store | None = None) -> bool:
     Raises ``SettingsError`` for what is no such name, and :class:`StoreError` where it cannot be removed, as hidden
     states that are being written.
     """
-    shelf, states = _places(store)
-    return states.delete(name) if name.startswith("states/") else shelf.delete(name)
+    shelf, states, fits = _places(store)
+    place = {"states": states, "fits": fits}.get(name.partition("/")[0], shelf)
+    return place.delete(name)
 
 
 def clear(kind: str | None = None, store: Store | None = None) -> int:
@@ -63,10 +65,9 @@ def clear(kind: str | None = None, store: Store | None = None) -> int:
 
 def size(store: Store | None = None) -> int:
     """Return the bytes that all of it takes."""
-    shelf, states = _places(store)
-    return shelf.size() + states.size()
+    return sum(place.size() for place in _places(store))
 
 
-def _places(store: Store | None) -> tuple[Shelf, StateFolder]:
+def _places(store: Store | None) -> tuple[Shelf, StateFolder, FitFolder]:
     store = store if store is not None else Store()
-    return Shelf(store), StateFolder(store.folder / "states")
+    return Shelf(store), StateFolder(store.folder / "states"), FitFolder(store.folder)

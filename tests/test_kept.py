@@ -11,6 +11,7 @@ from embcompare import kept
 from embcompare.activations.files import StateFolder
 from embcompare.cli import main
 from embcompare.errors import SettingsError, StoreError
+from embcompare.experiments.bijection_fits import FitFolder
 from embcompare.shelf import Shelf
 from embcompare.store import Store
 from embcompare.text.corpora import corpus_from_text
@@ -192,3 +193,43 @@ def test_the_page_tells_what_it_deleted_from_what_was_gone(store, three, monkeyp
     assert state["results.said"] == "2 things were deleted. 1 thing was gone already."
     keptlist._delete(store, three[:1])
     assert state["results.said"] == "1 thing was gone already."
+
+
+def test_trained_maps_are_listed_by_what_they_are_of_and_deleted(store, three, capsys):
+    fits = FitFolder(store.folder)
+    fits.write(KEY, {"weights": np.ones(3)}, 2.0, "invertible network, a block 3 to b block 3")
+    [item] = [item for item in kept.items(store) if item.kind == "trained map"]
+    assert item.name == f"fits/{KEY}"
+    assert item.title == "invertible network, a block 3 to b block 3"
+    assert kept.size(store) == sum(each.bytes for each in kept.items(store))
+    assert main(["kept", "--delete", "fits/0123"]) == 0
+    assert "fits/0123" in capsys.readouterr().err
+    assert fits.read(KEY) is None
+    assert kept.delete(item.name, store) is False
+    fits.write(KEY, {"weights": np.ones(3)}, 2.0)
+    assert kept.clear("fits", store) == 1
+    assert [item.name for item in kept.items(store)] == three[::-1]
+    with pytest.raises(SettingsError, match="not the name of a kept fit"):
+        kept.delete("fits/../x", store)
+
+
+def test_a_damaged_trained_map_is_listed_and_can_be_deleted(store):
+    fits = FitFolder(store.folder)
+    fits.write(KEY, {"weights": np.ones(3)}, 2.0, "a network")
+    path = store.folder / "fits" / f"{KEY}.safetensors"
+    path.write_bytes(b"nothing of the kind")
+    (store.folder / "fits" / "other.txt").write_text("not ours")
+    assert [(item.name, item.title) for item in kept.items(store)] == [(f"fits/{KEY}", "")]
+    path.unlink()
+    path.mkdir()
+    assert kept.delete(f"fits/{KEY}", store)
+    assert kept.items(store) == []
+
+
+def test_a_fit_that_is_read_counts_as_used(store):
+    fits = FitFolder(store.folder)
+    fits.write(KEY, {"weights": np.ones(3)}, 2.0)
+    path = store.folder / "fits" / f"{KEY}.safetensors"
+    os.utime(path, (1000, 1000))
+    assert fits.read(KEY) is not None
+    assert kept.items(store)[0].last_used > 1000

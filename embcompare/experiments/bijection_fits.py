@@ -1,8 +1,7 @@
-"""Fits under way, kept on disk so that a run that was stopped goes on where it was: one safetensors file a fit.
+"""Trained maps, kept on disk so that a run that was stopped goes on where it was: one safetensors file a fit.
 
 The name of a file is a digest of all that a fit depends on, its rows among them, so that whoever asks for the same fit
-finds it. A file is written whole or not at all and removed when the run is done; those of runs that nobody took up
-again go when the folder is full, the oldest first.
+finds it, half done or done. A file is written whole or not at all; the least recently used go when the folder is full.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from embcompare import folders
+from embcompare.errors import SettingsError, StoreError
+from embcompare.folders import Item
 from embcompare.words import in_words
 
 LOG = logging.getLogger(__name__)
@@ -25,8 +28,10 @@ LOG = logging.getLogger(__name__)
 FOLDER = "fits"
 """Name of the folder, beside the hidden states."""
 MAX_BYTES = 2**30
-"""Bytes that fits under way may take together."""
+"""Bytes that fits may take together."""
 _SUFFIX = ".safetensors"
+_NAME = re.compile(r"fits/([0-9a-f]{64})")
+_TITLE = 200
 
 
 def fit_key(identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
@@ -37,7 +42,7 @@ def fit_key(identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> st
 
 
 class FitFolder:
-    """The fits under way in ``states/fits``; ``notices`` collects what a reader should know. Touches nothing at first.
+    """The fits in ``states/fits``; ``notices`` collects what a reader should know. Touches nothing at first.
 
     A fit that cannot be kept or read is none: the run goes on without.
     """
@@ -61,6 +66,8 @@ class FitFolder:
                 metadata = file.metadata() or {}
             if metadata.get("sha256") != _digest(arrays):
                 raise ValueError("its content does not fit its digest")
+            with suppress(OSError):
+                os.utime(path)
             return arrays, float(metadata["seconds"])
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -70,11 +77,12 @@ class FitFolder:
             self.remove(key)
             return None
 
-    def write(self, key: str, arrays: Mapping[str, np.ndarray], seconds: float) -> None:
-        """Keep a checkpoint, whole or not at all, in place of an earlier one."""
+    def write(self, key: str, arrays: Mapping[str, np.ndarray], seconds: float, title: str = "") -> None:
+        """Keep a checkpoint, whole or not at all, in place of an earlier one; ``title`` tells people what it is of."""
         from safetensors.numpy import save
 
-        data: bytes = save(dict(arrays), {"sha256": _digest(arrays), "seconds": repr(seconds)})
+        facts = {"sha256": _digest(arrays), "seconds": repr(seconds), "title": title[:_TITLE]}
+        data: bytes = save(dict(arrays), facts)
         if len(data) > self.max_bytes:
             self._say(f"a checkpoint takes {in_words(len(data))} and {in_words(self.max_bytes)} may be kept")
             return
@@ -94,8 +102,42 @@ class FitFolder:
         with suppress(OSError):
             self._path(key).unlink(missing_ok=True)
 
+    def entries(self) -> list[Item]:
+        """Return the kept fits, last used first, each as ``fits/KEY``; damaged ones have no title."""
+        found = [Item(f"fits/{p.stem}", "trained map", _title(p), folders.size(p), _used(p)) for p in self._kept()]
+        return sorted(found, key=lambda item: item.last_used, reverse=True)
+
+    def size(self) -> int:
+        """Return the bytes that kept fits take."""
+        return sum(map(folders.size, self._kept()))
+
+    def delete(self, name: str) -> bool:
+        """Remove one fit, ``fits/KEY``; True when there was one.
+
+        Raises :class:`SettingsError` for what is no such name and :class:`StoreError` where it cannot be removed.
+        """
+        key = _NAME.fullmatch(name)
+        if key is None:
+            raise SettingsError(f"'{name}' is not the name of a kept fit.")
+        path = self._path(key.group(1))
+        if not path.exists() and not path.is_symlink():
+            return False
+        try:
+            folders.remove(path)
+        except OSError as error:
+            raise StoreError(f"The fit {path.stem[:12]} cannot be deleted: {folders.reason_in_words(error)}") from error
+        return True
+
+    def _kept(self) -> list[Path]:
+        try:
+            return [
+                path for path in self.root.iterdir() if _NAME.fullmatch(f"fits/{path.stem}") and path.suffix == _SUFFIX
+            ]
+        except OSError:
+            return []
+
     def _say(self, reason: str) -> None:
-        said = f"Fits under way could not be kept, so a run that is stopped begins anew: {reason}."
+        said = f"Fits could not be kept, so a run that is stopped begins anew: {reason}."
         if said not in self.notices:
             self.notices.append(said)
 
@@ -111,6 +153,22 @@ class FitFolder:
 
     def _path(self, key: str) -> Path:
         return self.root / f"{key}{_SUFFIX}"
+
+
+def _title(path: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if folders.misplaced(path, "file"):
+            return ""
+        with safe_open(path, "numpy") as file:
+            return str((file.metadata() or {}).get("title", ""))
+    except (OSError, SafetensorError, ValueError):
+        return ""
+
+
+def _used(path: Path) -> float:
+    return folders.used(path) / 1e9
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -33,6 +33,7 @@ class _Watch:
     key: str
     learnt: Report
     before: float
+    title: str
     began: float = field(default_factory=time.perf_counter)
     kept: float = field(default_factory=time.monotonic)
     stopped: BaseException | None = None
@@ -45,7 +46,7 @@ class _Watch:
     def keep(self) -> None:
         """Keep the state of the training."""
         if self.made.checkpoint is not None:
-            self.fits.write(self.key, self.made.checkpoint, self.seconds)
+            self.fits.write(self.key, self.made.checkpoint, self.seconds, self.title)
         self.kept = time.monotonic()
 
     def __call__(self, epoch: int, epochs: int, loss: float, held: float) -> None:
@@ -68,17 +69,18 @@ def train_kept(
     learnt: Report,
     taken_up: Callable[[dict[str, np.ndarray]], None],
     anew: Callable[[], None],
+    title: str = "",
 ) -> float:
     """Fit a trained map and return the seconds that it took, those before it was stopped included.
 
     ``fits`` is looked through for the same fit; ``taken_up(checkpoint)`` is called before it goes on, and ``anew()``
     where its checkpoint turned out not to fit. ``learnt`` is the map's ``report``: what it raises goes through, with
-    the fit kept. A fit that is done is kept too, for the run it belongs to may be stopped later; the run removes it.
+    the fit kept. A fit that is done is kept too, under ``title``: the next to ask for the same need not wait.
     """
     found = fits.read(key)
     if found is not None:
         taken_up(found[0])
-        watch = _Watch(made, fits, key, learnt, found[1])
+        watch = _Watch(made, fits, key, learnt, found[1], title)
         try:
             made.fit(*training, *validation, report=watch, resume=found[0])
         except InputError as error:
@@ -87,7 +89,7 @@ def train_kept(
             anew()
             found = None
     if found is None:
-        watch = _Watch(made, fits, key, learnt, 0.0)
+        watch = _Watch(made, fits, key, learnt, 0.0, title)
         made.fit(*training, *validation, report=watch)
     watch.keep()
     return watch.seconds

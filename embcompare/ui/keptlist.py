@@ -1,4 +1,4 @@
-"""What is kept beside the results, on a page: texts and vectors that were given, and captured hidden states."""
+"""What is kept beside the results, on a page: texts and vectors that were given, hidden states, trained maps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def show(store: Store) -> None:
     total = in_words(sum(item.bytes for item in items))
     st.subheader("Kept beside them", anchor=False)
     st.markdown(
-        f"**{plural(len(items), 'thing')}**, {total}: texts and vectors that were given, and hidden states that models "
-        "computed from texts. Without them results stay, and what is needed again is computed or asked for again."
+        f"**{plural(len(items), 'thing')}**, {total}: texts and vectors that were given, hidden states that models "
+        "computed from texts, and maps that were trained between them. Without them results stay, and what is needed again is computed or asked for again."
     )
     frame = pd.DataFrame(
         {
