@@ -22,7 +22,7 @@ from embcompare.cli_options import settings_from as _settings
 from embcompare.cli_outputs import FORMATS, outputs_of, ready, tell, write
 from embcompare.cli_show import ProgressLine, described, say
 from embcompare.cli_stored import kept, results
-from embcompare.demo import DESCRIPTIONS
+from embcompare.demo import DESCRIPTIONS, OFFERED
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.experiments import settings_type
 from embcompare.folders import KINDS
@@ -153,6 +153,7 @@ def _parser(words: Sequence[str]) -> _Parser:
     keep.add_argument("file", metavar="FILE", help="the file; its suffix tells what it is")
     keep.add_argument("--column", metavar="NAME", help="what holds the sentences (default: the only one, or text)")
     keep.add_argument("--label-column", metavar="NAME", help="what holds a label for each sentence (default: none)")
+    keep.add_argument("--target-column", metavar="NAME", help="what holds a translation of each (default: none)")
     keep.add_argument("--max-rows", type=int, metavar="N", help="of more sentences a sample is drawn (default: 10000)")
     keep.add_argument("--seed", type=int, metavar="N", help="of that sample (default: 0)")
     keep.add_argument("--array", metavar="NAME", help="which array holds the vectors, or several: 'layer_*'")
@@ -243,7 +244,8 @@ def _models(arguments: argparse.Namespace) -> None:
         from embcompare.models import demo_names
 
         installed = demo_names()
-        for name, description in DESCRIPTIONS.items():
+        for name in OFFERED:
+            description = DESCRIPTIONS[name]
             absent = "" if name in installed else " (weights not installed)"
             tell(f"{'demo/' + name:{width}}  {description}{absent}")
         return
@@ -264,7 +266,7 @@ def _models(arguments: argparse.Namespace) -> None:
 
 
 def _keep(arguments: argparse.Namespace) -> None:
-    names = ("column", "label_column", "max_rows", "seed", "array", "ids")
+    names = ("column", "label_column", "target_column", "max_rows", "seed", "array", "ids")
     found = keep_file(arguments.file, {name: getattr(arguments, name) for name in names})
     for notice in found.notices:
         say(notice)

@@ -19,7 +19,7 @@ if typing.TYPE_CHECKING:
 
     from embcompare.shelf import Shelf
 
-_TEXT_OPTIONS = ("column", "label_column", "max_rows", "seed")
+_TEXT_OPTIONS = ("column", "label_column", "target_column", "max_rows", "seed")
 _VECTOR_OPTIONS = ("array", "ids")
 
 
@@ -35,9 +35,10 @@ class Kept:
 def keep_file(path: str, options: dict[str, Any] | None = None, *, shelf: Shelf | None = None) -> Kept:
     """Keep a file of text (txt, csv, tsv, jsonl) or of vectors (npy, npz, safetensors, parquet).
 
-    ``options`` are those of reading: ``column``, ``label_column``, ``max_rows`` and ``seed`` of a text, ``array`` and
-    ``ids`` of vectors. Raises ``SettingsError`` for a path that is no such file and for an option of the other kind,
-    ``InputError`` for content that cannot be used, ``StoreError`` when it cannot be kept.
+    ``options`` are those of reading: ``column``, ``label_column`` or ``target_column`` (then the text comes with
+    translations), ``max_rows`` and ``seed`` of a text, ``array`` and ``ids`` of vectors. Raises ``SettingsError`` for a
+    path that is no such file and for an option of the other kind, ``InputError`` for content that cannot be used,
+    ``StoreError`` when it cannot be kept.
     """
     from embcompare.shelf import Shelf
     from embcompare.text import uploads
@@ -114,10 +115,10 @@ def with_files(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _is_text(value: str) -> bool:
-    from embcompare.shelf import BUNDLED, digest_of
+    from embcompare.shelf import BUNDLED, TRANSLATIONS, digest_of
     from embcompare.text.corpora import SUFFIXES
 
-    if value in BUNDLED or digest_of(value) is not None:
+    if value in (*BUNDLED, *TRANSLATIONS) or digest_of(value) is not None:
         return False
     path = os.path.expanduser(value)
     return value.lower().endswith(tuple(f".{each}" for each in SUFFIXES)) or _exists(path)
@@ -154,12 +155,21 @@ def _check_file(file: Path, shown: str) -> None:
 
 def _keep_text(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf) -> Kept:
     from embcompare.text.corpora import MAX_BYTES, corpus_from_bytes
+    from embcompare.text.translations import translations_from_bytes
 
     with file.open("rb") as opened:
         data = opened.read(MAX_BYTES + 1)
-    corpus = corpus_from_bytes(data, suffix, name=_shown(file.name), **options)
-    labels = f" with {plural(len(set(corpus.labels)), 'different label')}" if corpus.labels else ""
-    return Kept(shelf.keep_corpus(corpus), f"{plural(len(corpus), 'sentence')}{labels}", corpus.notices)
+    target = options.pop("target_column", None)
+    if target is None:
+        corpus = corpus_from_bytes(data, suffix, name=_shown(file.name), **options)
+    else:
+        if options.pop("label_column", None) is not None:
+            raise SettingsError("A text has labels or translations, not both; leave out --label-column.")
+        source = options.pop("column", None)
+        corpus = translations_from_bytes(data, suffix, source=source, target=target, name=_shown(file.name), **options)
+    more = f" with {plural(len(set(corpus.labels)), 'different label')}" if corpus.labels else ""
+    more = " with translations" if corpus.targets else more
+    return Kept(shelf.keep_corpus(corpus), f"{plural(len(corpus), 'sentence')}{more}", corpus.notices)
 
 
 def _keep_vectors(file: Path, suffix: str, options: dict[str, Any], shelf: Shelf) -> Kept:

@@ -16,7 +16,7 @@ import numpy as np
 
 from embcompare.errors import Cancelled, EmbcompareError, SettingsError, StoreError
 from embcompare.experiments.base import Result, Settings, execute
-from embcompare.shelf import BUNDLED, Shelf, bundled_corpus, digest_of
+from embcompare.shelf import BUNDLED, TRANSLATIONS, Shelf, bundled_corpus, digest_of
 from embcompare.store import Store
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def fingerprints(settings: Settings) -> dict[str, str]:
 
     prints = {name: digest_of(name) or fingerprint(name) for name in settings.models()}
     for name in settings.corpora():
-        prints[name] = bundled_corpus(name).digest if name in BUNDLED else digest_of(name) or name
+        bundled = name in (*BUNDLED, *TRANSLATIONS)
+        prints[name] = bundled_corpus(name).digest if bundled else digest_of(name) or name
     return prints
 
 

@@ -26,8 +26,12 @@ SHIPPED = "shipped"
 """Name of the corpus that comes with embcompare."""
 REVIEWS = "reviews"
 """Name of the labelled reviews that come with embcompare."""
+NUMBERS = "numbers"
+"""Name of the numbers and dates with their translations that come with embcompare."""
 BUNDLED = (SHIPPED, REVIEWS)
-"""Names of all texts that come with embcompare."""
+"""Names of the plain texts that come with embcompare."""
+TRANSLATIONS = (NUMBERS,)
+"""Names of the texts with translations that come with embcompare."""
 MAX_BYTES = 512 * 2**20
 """Bytes that kept texts and vectors may take together; the least recently used go first."""
 
@@ -45,11 +49,12 @@ def digest_of(name: str) -> str | None:
 
 
 def bundled_corpus(name: str) -> Corpus:
-    """Return the text called ``name``, one of ``BUNDLED``."""
+    """Return the text called ``name``, one of ``BUNDLED`` or ``TRANSLATIONS``."""
     from embcompare.text.corpora import shipped_corpus
     from embcompare.text.labelled import shipped_reviews
+    from embcompare.text.translations import shipped_numbers
 
-    return {SHIPPED: shipped_corpus, REVIEWS: shipped_reviews}[name]()
+    return {SHIPPED: shipped_corpus, REVIEWS: shipped_reviews, NUMBERS: shipped_numbers}[name]()
 
 
 class Shelf:
@@ -68,23 +73,24 @@ class Shelf:
             "labels": corpus.labels,
             "provenance": dict(corpus.provenance),
             "notices": corpus.notices,
+            **({"targets": corpus.targets} if corpus.targets else {}),
         }
         self._write(f"{corpus.digest}.json", json.dumps(content, ensure_ascii=False).encode())
         return f"text/{corpus.digest}"
 
     def corpus(self, name: str) -> Corpus:
-        """Return the corpus called ``name``: one of ``BUNDLED``, or one that was kept; else :class:`SettingsError`.
+        """Return the corpus called ``name``: one that comes with embcompare, or was kept; else :class:`SettingsError`.
 
         A kept one that is not what it was is set aside, and the error says so.
         """
         from embcompare.text.corpora import Corpus, InputError
 
-        if name in BUNDLED:
+        if name in (*BUNDLED, *TRANSLATIONS):
             return bundled_corpus(name)
         digest = digest_of(name) if name.startswith("text/") else None
         if digest is None:
             raise SettingsError(
-                f"There is no corpus '{name}'; say {' or '.join(BUNDLED)}, or give your own text first."
+                f"There is no corpus '{name}'; say {', '.join(BUNDLED)} or {NUMBERS}, or give your own text first."
             )
         path = self.folder / f"{digest}.json"
         try:
@@ -95,6 +101,7 @@ class Shelf:
                 tuple(content["labels"]),
                 content["provenance"],
                 tuple(content["notices"]),
+                tuple(content.get("targets", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:
             raise self._damaged(path) from error

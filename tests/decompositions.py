@@ -12,7 +12,8 @@ EXACT = ("bert", "roberta", "xlm", "camembert", "distilbert", "electra", "gpt2",
 
 def batch(model, seed=0):
     """Three texts of different lengths padded on the right, and, for an encoder-decoder, three sources."""
-    ids = torch.randint(5, 200, (3, 7), generator=torch.Generator().manual_seed(seed))
+    rows = min(200, len(model.anatomy.embedding))
+    ids = torch.randint(5, rows, (3, 7), generator=torch.Generator().manual_seed(seed))
     mask = torch.ones_like(ids)
     mask[1, 4:] = 0
     mask[2, 6:] = 0

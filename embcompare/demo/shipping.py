@@ -8,18 +8,20 @@ import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from embcompare.demo import DESCRIPTIONS
+from embcompare.demo import DESCRIPTIONS, numbers
 from embcompare.demo.finetuning import LABELS, Score, Tuned, make_classifier
 from embcompare.demo.recipes import MIX, FineTuning, Recipe
 from embcompare.demo.texts import PACKAGES
 from embcompare.demo.tokenizer import LENGTH
 from embcompare.demo.training import HELD_OUT_MASK_SHARE, Snapshot, Streams, make_model
+from embcompare.demo.translating import Checkpoint, Translation, TranslationScore, make_translator
 from embcompare.learning import wilson
 
 LICENCE = (
@@ -138,6 +140,53 @@ def write_classifier(
     _write_card(folder, card)
 
 
+def write_translator(
+    folder: Path, recipe: Translation, checkpoint: Checkpoint, tokenizer: Any, score: TranslationScore
+) -> None:
+    """Write one checkpoint of a number translator so that ``from_pretrained(folder)`` loads it.
+
+    ``score`` is that of the float16 weights on the pairs that ship.
+    """
+    model = make_translator(recipe, len(tokenizer))
+    model.load_state_dict(checkpoint.state)
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    name = recipe.shipped[checkpoint.step]
+    card = {
+        "name": name,
+        "description": DESCRIPTIONS[name],
+        "architecture": type(model).__name__,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "objective": "next target token, the source and the target before it given",
+        "seed": recipe.seed,
+        "step": checkpoint.step,
+        "recipe": asdict(recipe),
+        "optimizer": "AdamW, betas 0.9 and 0.98, gradients clipped to norm 1",
+        "schedule": f"linear warm-up over {recipe.warmup} steps, then linear decay to 0 at step {recipe.steps}",
+        "texts": [
+            {
+                "source": "numbers",
+                "package": numbers.PACKAGE,
+                "share": 1.0,
+                "train_pairs": recipe.pairs,
+                "held_out_pairs": score.texts,
+            }
+        ],
+        "split": f"by a hash of each number from 100 up and of each date, {numbers.HELD_OUT:.0%} held out; those of "
+        "the pairs that ship are held out",
+        "train_minutes": round(checkpoint.minutes, 1),
+        "held_out_loss": round(score.loss, 4),
+        "held_out_exact_match": round(score.exact, 4),
+        "held_out_bleu": round(score.bleu, 2),
+        "held_out_chrf": round(score.chrf, 2),
+        "loss_unit": "nats per target token with its end, float16 weights as shipped, computed in float32; BLEU and "
+        "chrF by sacrebleu's defaults, of greedy output",
+    }
+    made = {name: version(name) for name in ("num2words", "sacrebleu")}
+    licence = "Weights and pairs: MIT, as the project."
+    _write_card(folder, card, made=made, licence=licence)
+
+
 def _describe_score(score: Score) -> dict[str, Any]:
     return {
         "examples": score.examples,
@@ -149,15 +198,18 @@ def _describe_score(score: Score) -> dict[str, Any]:
     }
 
 
-def _write_card(folder: Path, card: dict[str, Any]) -> None:
+def _write_card(
+    folder: Path, card: dict[str, Any], *, made: Mapping[str, str] | None = None, licence: str = LICENCE
+) -> None:
     card |= {
         "weights_sha256": _digest(folder),
         "made_with": {
             "python": platform.python_version(),
             "torch": str(torch.__version__),
             "transformers": transformers.__version__,
+            **(made or {}),
         },
-        "licence": LICENCE,
+        "licence": licence,
         "command": f"python -m embcompare.demo.build --only {card['name']}",
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")

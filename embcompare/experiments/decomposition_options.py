@@ -1,4 +1,4 @@
-"""The settings that both experiments on terms share: what is split, how finely, and by which conventions."""
+"""The settings that the experiments on terms share: what is split, how finely, and by which conventions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ SPLITS: dict[str, tuple[str, ...]] = {"none": (), "layer": ("layer",), "head": (
 """How terms are split: not at all, by the block that added them, or by the block and attention's heads."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
+    "split": {
+        "default": "additive",
+        "label": "Terms",
+        "choices": ("additive", "source-target"),
+        "help": "By the part of the model that adds a term, or, for encoder-decoders, by the text that it comes from.",
+    },
     "by": {
         "default": "none",
         "label": "Split",
@@ -37,6 +43,18 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("attention", "correction"),
         "help": "What comes of it through values stays with attention or goes to the correction; pre-norm models only.",
     },
+    "token_mean": {
+        "default": "own",
+        "label": "Mean of a norm, by tokens",
+        "choices": ("own", "correction"),
+        "help": "Split by input tokens, each part loses its own mean at a LayerNorm, or the correction the whole one.",
+    },
+    "gate": {
+        "default": "tangent",
+        "label": "Gated feed-forward, by tokens",
+        "choices": ("tangent", "held"),
+        "help": "By the tangent of the product, or with the gate held as attention is.",
+    },
 }
 
 
@@ -60,9 +78,9 @@ class SplitSettings(Protocol):
         """Who receives what comes of the bias of the norm before attention: ``"attention"`` or ``"correction"``."""
 
 
-def split_option(name: str) -> Any:
-    """Declare one of the shared settings, by its name."""
-    return option(**_OPTIONS[name])
+def split_option(name: str, *, added: bool = False) -> Any:
+    """Declare one of the shared settings, by its name; ``added`` as for :func:`~embcompare.experiments.base.option`."""
+    return option(**_OPTIONS[name], added=added)
 
 
 def conventions(settings: SplitSettings) -> Conventions:

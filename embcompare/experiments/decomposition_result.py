@@ -41,7 +41,8 @@ class DecompositionResult(Result):
     terms_b: tuple[str, ...]
     """(K_b,) of B."""
     kinds_a: tuple[str, ...]
-    """(K_a,) the kind of each: input, self-attention, feed-forward, correction."""
+    """(K_a,) the kind of each: input, self-attention, cross-attention, feed-forward, correction; or target, source,
+    correction."""
     kinds_b: tuple[str, ...]
     """(K_b,) of B."""
     term_layers_a: np.ndarray
@@ -83,7 +84,8 @@ class DecompositionResult(Result):
     items: int
     """Texts they are in."""
     target_a: str
-    """What A's loss is of: ``"next token"`` for causal models, ``"own token"`` for bidirectional ones, which see it."""
+    """What A's loss is of: ``"next token"`` for causal models, ``"own token"`` for bidirectional ones, which see it,
+    and ``"next target token"`` for encoder-decoders."""
     target_b: str
     """Of B."""
     scored_a: int

@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embcompare.decomposition import INDICATORS, LayerTerms, Readout, Term, decompose, indicators, summarise
-from embcompare.decomposition.additive import all_terms
+from embcompare.decomposition import INDICATORS, LayerTerms, Readout, Term, indicators, summarise
 from embcompare.decomposition.reading import IGNORED
 from embcompare.errors import InputError
-from embcompare.experiments.decomposition_options import SPLITS, conventions
+from embcompare.experiments.decomposition_options import SPLITS
 from embcompare.experiments.decomposition_result import DecompositionResult
+from embcompare.experiments.decomposition_split import split_states, split_terms
 from embcompare.experiments.decomposition_texts import (
     Scored,
     TextsOf,
     at_tokens,
-    check_single_text,
     could_be_there,
     readout_of,
     state_name,
     states_of,
     term_places,
+    translates,
 )
 from embcompare.experiments.lens_sides import first_sentences
+from embcompare.text.translations import targets_of
 from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ KEPT_BYTES = 2**30
 """Bytes that the indicators of all tokens may take, before they are summarised."""
 DROPS = 16
 """Terms dropped between two reports."""
-_SAID = {"next token": "next token", "own token": "token it stands on"}
+_SAID = {
+    "next token": "next token",
+    "own token": "token it stands on",
+    "next target token": "next token of the translation",
+}
 
 
 class DecompositionRun:
@@ -46,8 +51,6 @@ class DecompositionRun:
 
     def __init__(self, settings: Decomposition, context: Context, a: LoadedModel, b: LoadedModel) -> None:
         self.settings, self.context = settings, context
-        for model in (a, b):
-            check_single_text(model)
         corpus = first_sentences(context.corpus(settings.corpus), settings.sentences, 0)
         self.notices: list[str] = list(corpus.notices)
         texts = self._texts((a, b), corpus)
@@ -57,11 +60,12 @@ class DecompositionRun:
 
     def _texts(self, models: tuple[LoadedModel, LoadedModel], corpus: Corpus) -> list[TextsOf]:
         """Encode the sentences for both models, those left out in which either finds no token."""
-        texts = [TextsOf.of(model, corpus.sentences) for model in models]
+        targets = targets_of(corpus) if any(map(translates, models)) else ()
+        texts = [TextsOf.of(model, corpus.sentences, targets=targets) for model in models]
         empty = sorted({number for each in texts for number in each.encoded.empty})
         if not empty:
             return texts
-        kept = [sentence for number, sentence in enumerate(corpus.sentences) if number not in set(empty)]
+        kept = [number for number in range(len(corpus)) if number not in set(empty)]
         if not kept:
             raise InputError(
                 f"No sentence of {corpus.name} has a token for both {models[0].spec.label} and {models[1].spec.label}; "
@@ -71,7 +75,9 @@ class DecompositionRun:
             f"{plural(len(empty), 'sentence')} {agree(len(empty), 'was', 'were')} left out, in which one of the models "
             "finds no token."
         )
-        return [TextsOf.of(model, kept) for model in models]
+        sentences = [corpus.sentences[number] for number in kept]
+        targets = tuple(targets[number] for number in kept) if targets else ()
+        return [TextsOf.of(model, sentences, targets=targets) for model in models]
 
     def tick(self, message: str) -> None:
         """Count one step of the work."""
@@ -110,13 +116,14 @@ class _Side:
         settings, model = run.settings, texts.model
         self.by = SPLITS[settings.by]
         self.states = states_of(model)
-        self.terms: tuple[Term, ...] = all_terms(model, self.by, 0)
+        self.terms: tuple[Term, ...] = split_terms(model, settings, self.by)
         self.shape = len(self.states), len(self.terms), int(texts.starts[-1])
         kept = 8.0 * len(INDICATORS) * float(np.prod([float(size) for size in self.shape]))
         texts.check_terms(len(self.terms), kept, KEPT_BYTES, "read fewer sentences")
         self.batches = texts.batches(len(self.terms))
         self.notices = texts.notices()
-        self.target = "next token" if texts.causal else "own token"
+        single = "next token" if texts.causal else "own token"
+        self.target = "next target token" if translates(model) else single
         self.readout: Readout | None = None
         self.scored = self._prepare_ablation()
         self.losses: np.ndarray | None = None
@@ -192,7 +199,7 @@ class _Side:
         ids, mask, is_text = self.texts.batch(batch)
         columns = self.texts.columns(batch)
         terms: LayerTerms | None = None
-        stream = decompose(model, ids, mask, by=self.by, options=conventions(settings))
+        stream = split_states(model, settings, ids, mask, self.texts.source(batch), self.by)
         for row, terms in enumerate(stream):
             for name, value in indicators(terms.values[:, is_text], terms.hidden[is_text]).items():
                 self.table[name][row][:, columns] = value.numpy(force=True)

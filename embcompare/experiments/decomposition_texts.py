@@ -15,6 +15,7 @@ from torch import Tensor
 from embcompare.activations.forward import batches, longest_input, stack_of
 from embcompare.decomposition.reading import IGNORED, Readout
 from embcompare.errors import Incomparable, SettingsError, UnsupportedFamily
+from embcompare.experiments.decomposition_targets import Labels, labels_of, padded, start_token
 from embcompare.experiments.sides import VECTORS
 from embcompare.text.encoding import Encoded, encode
 from embcompare.words import agree, in_words, plural
@@ -41,13 +42,9 @@ def check_names(*names: str) -> None:
             )
 
 
-def check_single_text(model: LoadedModel) -> None:
-    """Raise ``Incomparable`` for an encoder-decoder: its states need a source beside the text."""
-    if model.anatomy.blocks[0].cross_attention is not None:
-        raise Incomparable(
-            f"{model.spec.label} is an encoder-decoder: its decoder's states depend on a source text as well as on its "
-            "own, and here is one text at a time; give both to embcompare.decomposition.decompose."
-        )
+def translates(model: LoadedModel) -> bool:
+    """Return whether the model is an encoder-decoder, whose decoder reads one text beside another."""
+    return model.anatomy.blocks[0].cross_attention is not None
 
 
 def states_of(model: LoadedModel) -> tuple[tuple[int, bool], ...]:
@@ -85,11 +82,11 @@ def term_places(terms: Sequence[Term]) -> tuple[np.ndarray, np.ndarray]:
 
 def could_be_there(terms: Sequence[Term], states: Sequence[tuple[int, bool]]) -> np.ndarray:
     """Return whether anything is to be expected in a term by a state, (states, terms) bool: parts of blocks below it,
-    and of the embedding output the input alone, since few families have a norm there.
+    and of the embedding output the input alone (or the target text's), since few families have a norm there.
     """
     table = np.ones((len(states), len(terms)), dtype=bool)
     for column, term in enumerate(terms):
-        if term.kind != "input":
+        if term.kind not in ("input", "target"):
             table[:, column] = [layer >= (term.layer or 1) for layer, _ in states]
     return table
 
@@ -127,20 +124,62 @@ class Scored:
         return torch.from_numpy(targets), chosen
 
 
+def longest_source(model: LoadedModel, most: int | None = None) -> int:
+    """Return how many tokens of a text the model reads, special ones included: those of the encoder if it has one."""
+    longest = longest_input(model, stack_of(model))
+    return longest if most is None else min(most, longest)
+
+
 @dataclass(frozen=True, eq=False)
 class TextsOf:
-    """Texts as one model reads them; ``longest`` is the most tokens it was given of any."""
+    """Texts as one model reads them; ``longest`` is the most tokens it was given of any.
+
+    Of an encoder-decoder ``sources`` are the texts, ``encoded`` what its decoder reads, its start token first, which
+    counts as a special token, and ``labels`` what it should give there, token by token; both None for other models.
+    """
 
     model: LoadedModel
     encoded: Encoded
     longest: int
+    sources: Encoded | None = None
+    labels: Labels | None = None
 
     @classmethod
-    def of(cls, model: LoadedModel, sentences: Sequence[str], most: int | None = None) -> TextsOf:
-        """Encode sentences, of each as many tokens as the model has positions for, or ``most`` where that is fewer."""
-        longest = longest_input(model, stack_of(model))
-        longest = longest if most is None else min(most, longest)
-        return cls(model, encode(sentences, model.tokenizer, model.tokens, longest), longest)
+    def of(
+        cls,
+        model: LoadedModel,
+        sentences: Sequence[str],
+        most: int | None = None,
+        *,
+        targets: Sequence[str] | None = None,
+    ) -> TextsOf:
+        """Encode sentences, of each as many tokens as the model has positions for, or ``most`` where that is fewer.
+
+        An encoder-decoder needs ``targets``, their translations, which others do not read.
+        """
+        longest = longest_source(model, most)
+        encoded = encode(sentences, model.tokenizer, model.tokens, longest)
+        if not translates(model):
+            return cls(model, encoded, longest)
+        assert targets is not None
+        return cls.translated(model, encoded, labels_of(model, targets, most), longest)
+
+    @classmethod
+    def translated(cls, model: LoadedModel, sources: Encoded, labels: Labels, longest: int) -> TextsOf:
+        """Return what an encoder-decoder reads that should give ``labels`` for ``sources``."""
+        start = start_token(model)
+        shifted = [np.concatenate([[start], row])[: max(1, len(row))].astype(np.int64) for row in labels.ids]
+        is_text = [np.concatenate([[False], own])[: max(1, len(own))].astype(bool) for own in labels.is_text]
+        empty = [number for number, own in enumerate(is_text) if not own.any()]
+        decoder = dataclasses.replace(
+            sources,
+            ids=shifted,
+            is_text=is_text,
+            empty=tuple(sorted({*sources.empty, *empty})),
+            cut=sources.cut + labels.cut,
+            unknown=sources.unknown + labels.unknown,
+        )
+        return cls(model, decoder, longest, sources, labels)
 
     @property
     def causal(self) -> bool:
@@ -163,20 +202,19 @@ class TextsOf:
 
     def batch(self, texts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, mask and which tokens are no special ones, (b, t) each, padded on the right."""
-        rows = [self.encoded.ids[text] for text in texts]
-        shape = len(rows), max(map(len, rows))
-        pads = (getattr(self.model.module.config, "pad_token_id", None), self.model.tokenizer.pad_token_id, 0)
-        ids = np.full(shape, next(pad for pad in pads if pad is not None), dtype=np.int64)
-        mask, is_text = (np.zeros(shape, dtype=np.int64) for _ in range(2))
-        for at, (row, text) in enumerate(zip(rows, texts, strict=True)):
-            ids[at, : len(row)], mask[at, : len(row)] = row, 1
-            is_text[at, : len(row)] = self.encoded.is_text[text]
-        device = self.model.anatomy.embedding.device
-        return (
-            torch.from_numpy(ids).to(device),
-            torch.from_numpy(mask).to(device),
-            torch.from_numpy(is_text.astype(bool)).to(device),
-        )
+        ids, mask = padded(self.model, [self.encoded.ids[text] for text in texts])
+        is_text = torch.zeros_like(mask, dtype=torch.bool)
+        for at, text in enumerate(texts):
+            own = self.encoded.is_text[text]
+            is_text[at, : len(own)] = torch.from_numpy(own)
+        return ids, mask, is_text
+
+    def source(self, texts: np.ndarray) -> dict[str, Tensor]:
+        """Return, for an encoder-decoder, ``source`` and ``source_mask`` (b, s) of some texts, and else nothing."""
+        if self.sources is None:
+            return {}
+        ids, mask = padded(self.model, [self.sources.ids[text] for text in texts])
+        return {"source": ids, "source_mask": mask}
 
     def batches(self, terms: int) -> list[np.ndarray]:
         """Return the texts in groups of similar length, longest first, that split into so many terms fit the memory."""
@@ -201,7 +239,8 @@ class TextsOf:
     def scored(self, most: int, seed: int) -> Scored:
         """Draw at most so many of the tokens that have something to predict: the next token, or the token itself.
 
-        Neither special tokens nor what follows them from nowhere are predicted: both tokens are of the text.
+        Neither special tokens nor what follows them from nowhere are predicted: both tokens are of the text. An
+        encoder-decoder knows its source, so the first token of the target is predicted as well.
         """
         found = list(self._candidates())
         texts, positions, targets = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -211,6 +250,11 @@ class TextsOf:
         return Scored(texts[chosen], positions[chosen], targets[chosen], len(texts))
 
     def _candidates(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        if self.labels is not None:
+            for text, (ids, is_text) in enumerate(zip(self.labels.ids, self.labels.is_text, strict=True)):
+                at = np.flatnonzero(is_text)
+                yield np.full(len(at), text), at, ids[at]
+            return
         for text, (ids, is_text) in enumerate(zip(self.encoded.ids, self.encoded.is_text, strict=True)):
             at = np.flatnonzero(is_text[:-1] & is_text[1:] if self.causal else is_text)
             yield np.full(len(at), text), at, ids[at + 1] if self.causal else ids[at]

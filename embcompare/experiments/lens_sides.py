@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,7 +113,7 @@ def first_sentences(corpus: Corpus, sentences: int, shown: int) -> Corpus:
         raise SettingsError(
             f"Sentence shown cannot be {shown}; {n:,} sentences of {corpus.name} are read, numbered 0 to {n - 1}."
         )
-    return dataclasses.replace(corpus, sentences=corpus.sentences[:n], labels=corpus.labels[:n])
+    return corpus.first(n)
 
 
 def read_side(model: LoadedModel, head: Head, corpus: Corpus, context: Context) -> LensSide:

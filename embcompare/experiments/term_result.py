@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SUM = "sum"
 """The last row of what is read in tokens: all terms together, with the head's output bias."""
+SOURCE = "source"
+"""The part of a state that cross-attention brought, all source tokens together."""
 BIAS = "output bias"
 """The last part of a logit: what the head adds whatever the state is."""
 
@@ -109,7 +111,8 @@ class SentenceTermsResult(Result):
     """Of B."""
     sources_a: np.ndarray
     """(4, N_a + 1) float64: the indicators of what each input token has sent into the state, last of the correction; in
-    a causal model N_a is ``position_a`` + 1, and T_a in others."""
+    a causal model N_a is ``position_a`` + 1, and T_a in others. In an encoder-decoder, (4, N_a + 2): before the
+    correction stands the source, what cross-attention brought."""
     sources_b: np.ndarray
     """(4, N_b + 1), of B."""
     source_residual_a: float
@@ -118,7 +121,7 @@ class SentenceTermsResult(Result):
     """Of B."""
     source_parts_a: np.ndarray | None
     """(N_a + 2, k) float64: what each input token, the correction and last the output bias give to the sum's top tokens
-    at ``position_a``; they add up to its logits."""
+    at ``position_a``; they add up to its logits. In an encoder-decoder (N_a + 3, k), with the source as above."""
     source_parts_b: np.ndarray | None
     """(N_b + 2, k), of B."""
     listed_a: np.ndarray
@@ -129,6 +132,19 @@ class SentenceTermsResult(Result):
     """(u_a,) how each is written."""
     names_b: tuple[str, ...]
     """(u_b,) for B."""
+    source_tokens_a: tuple[str, ...] | None = None
+    """The text as the encoder of A reads it, where A is an encoder-decoder, whose ``tokens_a`` are those of its
+    decoder: its start token, a special one, and the translation; None for other models."""
+    source_tokens_b: tuple[str, ...] | None = None
+    """Of B."""
+    translation_a: str | None = None
+    """What the decoder of A reads, in words."""
+    translation_b: str | None = None
+    """Of B."""
+    own_translation_a: bool = False
+    """Whether A wrote that itself."""
+    own_translation_b: bool = False
+    """Of B."""
 
     def of(self, side: str, indicator: str) -> np.ndarray:
         """Return an indicator (S, K, T) of side ``"a"`` or ``"b"``; other names raise :class:`SettingsError`."""
@@ -221,20 +237,21 @@ class SentenceTermsResult(Result):
         return pd.DataFrame(rows)
 
     def source_frame(self) -> pd.DataFrame:
-        """Return one row a model and input token, then the correction and the output bias: indicators, and as ``part1``
-        to ``partk`` what it gives to the sum's top tokens at the position.
+        """Return one row a model and input token, then the source of an encoder-decoder, the correction and the output
+        bias: indicators, and as ``part1`` to ``partk`` what it gives to the sum's top tokens at the position.
         """
         import pandas as pd
 
         rows = []
         for side in "ab":
             found, parts = getattr(self, f"sources_{side}"), getattr(self, f"source_parts_{side}")
-            count = found.shape[1] - 1
-            names = [*getattr(self, f"tokens_{side}")[:count], "correction", *([] if parts is None else [BIAS])]
+            rest = ["correction"] if getattr(self, f"source_tokens_{side}") is None else [SOURCE, "correction"]
+            count = found.shape[1] - len(rest)
+            names = [*getattr(self, f"tokens_{side}")[:count], *rest, *([] if parts is None else [BIAS])]
             for at, name in enumerate(names):
                 row: dict[str, Any] = {"model": side, "place": at if at < count else -1, "token": name}
                 # the output bias is no part of the state
-                own = found[:, at] if at <= count else np.full(len(found), np.nan)
+                own = found[:, at] if at < found.shape[1] else np.full(len(found), np.nan)
                 row |= dict(zip(self.indicators, own, strict=True))
                 if parts is not None:
                     row |= {f"part{rank + 1}": part for rank, part in enumerate(parts[at])}

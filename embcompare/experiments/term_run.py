@@ -22,18 +22,21 @@ from embcompare.decomposition.exact import check_residual
 from embcompare.decomposition.terms import layer_terms
 from embcompare.errors import InputError, SettingsError
 from embcompare.experiments.decomposition_options import SPLITS, conventions
+from embcompare.experiments.decomposition_targets import own_output, written_as
 from embcompare.experiments.decomposition_texts import (
     TextsOf,
     at_tokens,
-    check_single_text,
+    longest_source,
     readout_of,
     state_name,
     states_of,
     term_places,
+    translates,
 )
 from embcompare.experiments.readout import list_tokens
 from embcompare.experiments.term_result import SentenceTermsResult
 from embcompare.experiments.term_vocabulary import VocabularyReading, read_terms
+from embcompare.text.encoding import encode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +58,6 @@ class SentenceRun:
 
     def __init__(self, settings: SentenceTerms, context: Context, a: LoadedModel, b: LoadedModel) -> None:
         self.settings, self.context = settings, context
-        for model in (a, b):
-            check_single_text(model)
         self.sides = [
             _Side(self, model, which, layer, position)
             for model, which, layer, position in (
@@ -89,10 +90,9 @@ class _Side:
     ) -> None:
         self.run, self.model, self.label = run, model, model.spec.label
         settings = run.settings
-        self.texts = TextsOf.of(model, [settings.text], LONGEST)
+        self.own = translates(model) and not settings.target.strip()
+        self.texts = self._read_text()
         self.is_text = self.texts.encoded.is_text[0]
-        if not self.is_text.any():
-            raise InputError(f"The text has no token for {self.label}; give a few words.")
         self.by = SPLITS[settings.by]
         self.terms: tuple[Term, ...] = all_terms(model, self.by, 0)
         self.states = states_of(model)
@@ -106,12 +106,31 @@ class _Side:
         if self.readout is not None and self.readout.head.softcap is not None:
             self.notices.append(f"{self.label} squeezes its logits; shown are those before, which terms add up to.")
         self.ids, self.mask, _ = self.texts.batch(np.array([0]))
+        self.given = self.texts.source(np.array([0]))
         if self.texts.causal:
-            self.source_ids, self.source_mask = (each[:, : self.position + 1] for each in (self.ids, self.mask))
+            self.read_ids, self.read_mask = (each[:, : self.position + 1] for each in (self.ids, self.mask))
         else:
-            self.source_ids, self.source_mask = self.ids, self.mask
-        chunks = -(-self.source_ids.shape[1] // CHUNK)
+            self.read_ids, self.read_mask = self.ids, self.mask
+        chunks = -(-self.read_ids.shape[1] // CHUNK)
         self.steps = len(self.states) + (self.readout is not None) + chunks
+
+    def _read_text(self) -> TextsOf:
+        """Return the text as the model reads it, an encoder-decoder with its translation, a given one or its own."""
+        model, settings = self.model, self.run.settings
+        if not self.own:
+            found = TextsOf.of(model, [settings.text], LONGEST, targets=[settings.target])
+        else:
+            sources = encode([settings.text], model.tokenizer, model.tokens, longest_source(model, LONGEST))
+            found = TextsOf.translated(model, sources, own_output(model, sources, LONGEST), LONGEST)
+        read = found.encoded if found.sources is None else found.sources
+        if not read.is_text[0].any():
+            raise InputError(f"The text has no token for {self.label}; give a few words.")
+        if found.encoded.empty:
+            whose = "What it writes" if self.own else "The translation"
+            raise InputError(
+                f"{whose} has too few tokens for {self.label}'s decoder to read any; give a translation of a few words."
+            )
+        return found
 
     def _state(self, which: str, layer: int | None) -> int:
         """Return the place of the state that is read in tokens: of the last layer, the one after the final norm."""
@@ -137,7 +156,9 @@ class _Side:
         """Take the text apart; the result's fields of this side."""
         values = np.empty((len(INDICATORS), len(self.states), len(self.terms), len(self.is_text)))
         options, chosen, residual = conventions(self.run.settings), None, 0.0
-        for row, terms in enumerate(decompose(self.model, self.ids, self.mask, by=self.by, options=options)):
+        for row, terms in enumerate(
+            decompose(self.model, self.ids, self.mask, by=self.by, options=options, **self.given)
+        ):
             found = indicators(*terms.tokens())
             values[:, row] = [found[name].numpy(force=True) for name in INDICATORS]
             residual = max(residual, terms.residual)
@@ -168,6 +189,17 @@ class _Side:
             "source_parts": source_parts,
             "listed": listed.rows,
             "names": listed.names,
+            **self._translation_fields(),
+        }
+
+    def _translation_fields(self) -> dict[str, Any]:
+        """Return what an encoder-decoder read beside, and the text that its decoder reads; None for other models."""
+        if self.texts.sources is None or self.texts.labels is None:
+            return {"source_tokens": None, "translation": None, "own_translation": False}
+        return {
+            "source_tokens": tuple(map(self._written, self.texts.sources.ids[0].tolist())),
+            "translation": written_as(self.model, self.texts.labels)[0],
+            "own_translation": self.own,
         }
 
     def _written(self, token: int) -> str:
@@ -206,25 +238,26 @@ class _Side:
         """Return the chosen state at the chosen position as a sum over input tokens, a text of one token."""
         settings, (layer, after_norm) = self.run.settings, self.states[self.state]
         options = LinearConventions(settings.token_mean, settings.gate)  # type: ignore[arg-type]
-        at = torch.zeros_like(self.source_mask, dtype=torch.bool)
+        at = torch.zeros_like(self.read_mask, dtype=torch.bool)
         at[0, self.position] = True
         state: dict[Term, Tensor] = {}
         hidden = mask = None
         stream = decompose_tokens(
-            self.model, self.source_ids, self.source_mask, layers=(layer,), chunk=CHUNK, options=options
+            self.model, self.read_ids, self.read_mask, layers=(layer,), chunk=CHUNK, options=options, **self.given
         )
         for each in stream:
             if each.after_norm != after_norm:
                 continue
             here = at_tokens(each, at)
             parts = dict(zip(here.terms, here.values, strict=True))
-            correction = parts.pop(Term("correction"))
+            # The last two stand in every chunk and say the same in each.
+            rest = {term: parts.pop(term) for term in (Term("source"), Term("correction")) if term in parts}
             state |= {term: value for term, value in parts.items() if term.kind == "token"}
             hidden, mask = here.hidden, here.mask
             self.run.tick(f"{self.label}: what {len(state)} input tokens brought")
         assert hidden is not None
         assert mask is not None
-        found = layer_terms(layer, {**state, Term("correction"): correction}, hidden, mask, after_norm=after_norm)
+        found = layer_terms(layer, {**state, **rest}, hidden, mask, after_norm=after_norm)
         check_residual(self.model, found.residual, layer)
         return found
 

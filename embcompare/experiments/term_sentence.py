@@ -2,7 +2,8 @@
 
 Terms are those of Mickus & Vázquez 2023; through the vocabulary they are read where the model itself reads their sum,
 the logit lens of the sum's parts. The parts of single input tokens are those of Oh & Schuler 2023: the model with its
-attention, its norms' statistics and the tangents of its activations held.
+attention, its norms' statistics and the tangents of its activations held. An encoder-decoder reads the text as its
+source; taken apart are its decoder's states on a translation, a given one or its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from embcompare.experiments.term_result import SentenceTermsResult
 __all__ = ["SentenceTerms", "SentenceTermsResult"]
 
 MAX_CHARACTERS = 5000
-"""Of the text."""
+"""Of the text, and of its translation."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class SentenceTerms(Settings):
 
     model_a: str = option(model=True, label="Model A", help="Demo model, folder or hub name.")
     model_b: str = option(model=True, label="Model B", help="Demo model, folder or hub name.")
-    text: str = option(label="Text", help="What both models read; the first 128 tokens of it.")
+    text: str = option(
+        label="Text", help="What both models read, encoder-decoders as their source; the first 128 tokens of it."
+    )
     layer_a: int | None = option(
         None, label="Layer of A", low=0, help="Whose terms are read in tokens; none for the last, after its final norm."
     )
@@ -46,17 +49,13 @@ class SentenceTerms(Settings):
     mean: str = split_option("mean")
     attention_bias: str = split_option("attention_bias")
     norm_bias: str = split_option("norm_bias")
-    token_mean: str = option(
-        "own",
-        label="Mean of a norm, by tokens",
-        choices=("own", "correction"),
-        help="Split by input tokens, each part loses its own mean at a LayerNorm, or the correction that of the whole.",
-    )
-    gate: str = option(
-        "tangent",
-        label="Gated feed-forward, by tokens",
-        choices=("tangent", "held"),
-        help="By the tangent of the product, or with the gate held as attention is.",
+    token_mean: str = split_option("token_mean")
+    gate: str = split_option("gate")
+    target: str = option(
+        "",
+        label="Translation",
+        help="What an encoder-decoder's decoder reads; empty for what it writes itself, the likeliest token each time.",
+        added=True,
     )
 
     def __post_init__(self) -> None:
@@ -65,6 +64,10 @@ class SentenceTerms(Settings):
             raise SettingsError("The text is empty; give a few words.")
         if len(self.text) > MAX_CHARACTERS:
             raise SettingsError(f"The text has {len(self.text):,} characters; give at most {MAX_CHARACTERS:,}.")
+        if len(self.target) > MAX_CHARACTERS:
+            raise SettingsError(
+                f"The translation has {len(self.target):,} characters; give at most {MAX_CHARACTERS:,}."
+            )
 
     def compute(self, context: Context) -> SentenceTermsResult:
         """Take the text apart in both models, float64, one after the other."""

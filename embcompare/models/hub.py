@@ -91,13 +91,13 @@ def _local(spec: ModelSpec) -> Path:
         return Path(spec.name)
     if spec.name not in demo.NAMES:
         typed = f"demo/{spec.name}" if len(spec.name) <= _SHOWN else f"demo/{spec.name[:_SHOWN]}…"
-        raise ModelNotFound(f"There is no demo model '{typed}'{_closest(spec.name, list(demo.NAMES))}")
+        raise ModelNotFound(f"There is no demo model '{typed}'{_closest(spec.name)}")
     return demo.weights_folder(spec.name)
 
 
-def _closest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    shown = [f"demo/{each}" for each in close or names]
+def _closest(name: str) -> str:
+    close = difflib.get_close_matches(name, demo.NAMES, n=3, cutoff=0.5)
+    shown = [f"demo/{each}" for each in close or demo.OFFERED]
     return f"; did you mean {' or '.join(shown)}?" if close else f"; there are {', '.join(shown)}."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -40,9 +41,10 @@ _MARKS = (
 class Corpus:
     """Sentences in order, each one line of text with single spaces, and where they come from.
 
-    ``labels`` is empty or holds one label a sentence. ``digest`` (64 hex digits) is the SHA-256 of sentences and
-    labels, ``text_digest`` of the sentences alone, order included: hidden states depend on no more than that.
-    Raises :class:`InputError` when there is no sentence, or one that is blank or is no Unicode text.
+    ``labels`` is empty or holds one label a sentence, ``targets`` is empty or holds one translation a sentence.
+    ``digest`` (64 hex digits) is the SHA-256 of sentences, labels and translations, ``text_digest`` of the sentences
+    alone, order included: hidden states depend on no more than that. Raises :class:`InputError` when there is no
+    sentence, or one that is blank or is no Unicode text, and for a blank translation.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Corpus:
     labels: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
     notices: tuple[str, ...] = field(default=(), compare=False)
+    targets: tuple[str, ...] = ()
     text_digest: str = field(init=False)
     digest: str = field(init=False)
 
@@ -61,14 +64,26 @@ class Corpus:
                 f"{self.name} has {plural(len(self.labels), 'label')} for {plural(len(self.sentences), 'sentence')}; "
                 "give one for each."
             )
-        for number, sentence in enumerate(self.sentences, 1):
-            if not sentence.strip():
-                raise InputError(f"Sentence {number:,} of {self.name} is blank; leave it out.")
+        if self.targets and len(self.targets) != len(self.sentences):
+            raise InputError(
+                f"{self.name} has {plural(len(self.targets), 'translation')} for "
+                f"{plural(len(self.sentences), 'sentence')}; give one for each."
+            )
+        for kind, texts in (("Sentence", self.sentences), ("Translation", self.targets)):
+            for number, text in enumerate(texts, 1):
+                if not text.strip():
+                    raise InputError(f"{kind} {number:,} of {self.name} is blank; leave it out.")
         object.__setattr__(self, "text_digest", self._digest(self.sentences))
-        object.__setattr__(self, "digest", self._digest(self.sentences, self.labels))
+        more = (self.targets,) if self.targets else ()
+        object.__setattr__(self, "digest", self._digest(self.sentences, self.labels, *more))
 
     def __len__(self) -> int:
         return len(self.sentences)
+
+    def first(self, count: int) -> Corpus:
+        """Return the corpus of the first so many sentences, or all there are."""
+        kept = {name: getattr(self, name)[:count] for name in ("sentences", "labels", "targets")}
+        return dataclasses.replace(self, **kept)
 
     def _digest(self, *content: tuple[str, ...]) -> str:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
