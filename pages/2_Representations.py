@@ -1,4 +1,4 @@
-"""Representations: do two models' hidden states say the same things, layer by layer."""
+"""Representations: do two models' hidden states, modules and heads do the same things, layer by layer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from embcompare.ui.page import REPRESENTATIONS
 
 ui.begin(
     "Representations",
-    "Every layer's hidden states of one model are compared with every layer's of the other on the same text, by the "
-    "measure you choose, with wrongly paired rows beside them for contrast. Your own vectors can take a model's place.",
+    "Every layer of one model is compared with every layer of the other on the same text: hidden states, what "
+    "attention and feed-forward add to them, or what heads attend to, with wrong pairings beside them for contrast. "
+    "Your own vectors can take a model's place.",
     REPRESENTATIONS,
 )
 with ui.guard():

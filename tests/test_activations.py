@@ -487,11 +487,11 @@ class TestObserving:
         observe = forward._observe
         sizes = []
 
-        def small(model, stack, wanted, sentences):
-            sizes.append(len(sentences))
-            if len(sentences) > 2:
+        def small(model, stack, wanted, encoded, batch, what):
+            sizes.append(len(batch))
+            if len(batch) > 2:
                 raise torch.OutOfMemoryError("too much")
-            return observe(model, stack, wanted, sentences)
+            return observe(model, stack, wanted, encoded, batch, what)
 
         monkeypatch.setattr(forward, "_observe", small)
         states = capture(model, TEXT, folder=tmp_path / "b")

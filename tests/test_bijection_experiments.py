@@ -483,8 +483,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, stop):
     assert any(message.startswith(f"{first}: epoch {at + 1} ") for message in messages)
     if "perceptron" in stop:  # what was finished is not trained again
         assert not any(message.startswith("invertible network, run 1 of 2: epoch") for message in messages)
-    assert not kept(tmp_path / "cut")
-    assert not kept(tmp_path / "whole")
+    # what is done stays, for whoever asks for one of its fits again
+    assert len(kept(tmp_path / "cut")) == len(kept(tmp_path / "whole")) == 4
+    third = given_pair(tmp_path / "cut", x, y)
+    same(asked.compute(third), whole)
+    assert not any(": epoch " in message for _, _, message, _ in third.reports)
 
 
 def test_a_fit_of_other_settings_or_rows_is_not_taken_up(tmp_path):
@@ -498,7 +501,7 @@ def test_a_fit_of_other_settings_or_rows_is_not_taken_up(tmp_path):
         other = given_pair(tmp_path, x, change)
         Bijection("vectors/x", "vectors/y", 0, 0, **{"maps": "inn", "epochs": 5, **options}).compute(other)
         assert not any("taken up" in message for _, _, message, _ in other.reports)
-    assert len(kept(tmp_path)) == 1
+    assert len(kept(tmp_path)) == 5
 
 
 def test_a_damaged_fit_is_begun_anew_and_said(tmp_path):
@@ -517,6 +520,7 @@ def test_a_damaged_fit_is_begun_anew_and_said(tmp_path):
         assert any("damaged" in notice for notice in result.notices)
         assert not any("taken up" in message for _, _, message, _ in again.reports)
         same(result, asked.compute(given_pair(tmp_path / "whole", x, y)))
+        path.unlink()
 
 
 def test_a_checkpoint_that_does_not_fit_is_begun_anew(tmp_path, monkeypatch):

@@ -14,8 +14,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embcompare.activations.files import ArrayWriter, StateFolder
-from embcompare.activations.forward import LONGEST, Stack, batches, chosen_layers, forward, longest_input, stack_of
-from embcompare.activations.states import AFTER_NORM, KINDS, HiddenStates, Kind, array_name, check_kind, pool
+from embcompare.activations.forward import (
+    LONGEST,
+    Stack,
+    batches,
+    check_observable,
+    chosen_layers,
+    forward,
+    heads_of,
+    longest_input,
+    stack_of,
+)
+from embcompare.activations.states import (
+    AFTER_NORM,
+    CALLED,
+    KINDS,
+    HiddenStates,
+    Kind,
+    What,
+    array_name,
+    check_kind,
+    pool,
+)
 from embcompare.errors import Incomparable, ModelDamaged, SettingsError, StoreError
 from embcompare.text.corpora import Corpus, InputError
 from embcompare.text.encoding import Encoded, encode
@@ -46,6 +66,7 @@ def capture(
     corpus: Corpus,
     layers: Sequence[int] | None = None,
     *,
+    what: What = "hidden",
     pooling: Kind | None = None,
     batch_tokens: int | None = None,
     folder: Path,
@@ -54,12 +75,16 @@ def capture(
 ) -> HiddenStates:
     """Return the hidden states of ``model`` on ``corpus``: those on disk, or new ones, which are then kept.
 
-    ``layers`` are any of 0 to the number of blocks, all by default. ``pooling`` other than ``"token"`` keeps one row
-    a sentence only, a small part of the disk. ``batch_tokens`` bounds the tokens, padding counted, that go through the
-    model at once, by default what is quick on its device; it changes time and memory, not what is captured. States lie
-    in ``folder/states``, at most ``max_bytes`` together (20 GiB by default). ``progress(done, total, message)`` counts
-    tokens and may raise to stop: nothing half is left. Equal captures at the same time are computed once; do not hold
-    ``model.lock`` meanwhile.
+    ``layers`` are any of 0 to the number of blocks, all by default. ``what`` takes something else of each block, whose
+    layers are then 1 to the number of blocks: ``"attention"`` and ``"feed_forward"`` are what the module adds to the
+    residual stream, before it is added (behind the output projection and, in Gemma 2, the module's own output norm;
+    in a post-norm model before the norm); ``"patterns"`` is, head by head, how much attention each token of the text
+    receives, see :mod:`embcompare.activations.patterns`, which is not pooled. ``pooling`` other than ``"token"`` keeps
+    one row a sentence only, a small part of the disk. ``batch_tokens`` bounds the tokens, padding counted, that go
+    through the model at once, by default what is quick on its device; it changes time and memory, not what is
+    captured. States lie in ``folder/states``, at most ``max_bytes`` together (20 GiB by default).
+    ``progress(done, total, message)`` counts tokens and may raise to stop: nothing half is left. Equal captures at the
+    same time are computed once; do not hold ``model.lock`` meanwhile.
 
     Raises ``SettingsError`` for an unknown layer or pooling, ``InputError`` when the tokenizer finds no token in the
     corpus, ``ModelDamaged`` when the model computes NaN or infinite states, ``UnsupportedFamily`` when its blocks
@@ -73,14 +98,15 @@ def capture(
     if batch_tokens < 1:
         raise SettingsError(f"batch_tokens cannot be {batch_tokens}; the smallest value is 1.")
     stack = stack_of(model)
-    chosen = chosen_layers(layers, len(stack.blocks), model.spec.label)
+    check_observable(model, stack, what, kind)
+    chosen = chosen_layers(layers, len(stack.blocks), model.spec.label, what)
     states = StateFolder(Path(folder) / "states", max_bytes)
-    key = _key(model, corpus, stack)
-    request = _Request(model, corpus, stack, chosen, kind, states, key)
+    key = _key(model, corpus, stack, what)
+    request = _Request(model, corpus, stack, chosen, what, kind, states, key)
     found = request.stored()
     if found is not None:
         return found
-    waiting = partial(report, 0, 0, "Another run is capturing these hidden states; waiting for it")
+    waiting = partial(report, 0, 0, f"Another run is capturing these {CALLED[what]}; waiting for it")
     with states.lock(key, waiting):
         damage = request.repair()
         found = request.stored()
@@ -89,7 +115,7 @@ def capture(
             found = request.stored()
     if found is None:
         raise StoreError(
-            f"The hidden states of {model.spec.label} were captured but dropped at once by another run; "
+            f"The {CALLED[what]} of {model.spec.label} were captured but dropped at once by another run; "
             "raise EMBCOMPARE_STATES_BYTES, or wait until it is done."
         )
     if damage:
@@ -105,6 +131,7 @@ class _Request:
     corpus: Corpus
     stack: Stack
     layers: tuple[int, ...]
+    what: What
     kind: Kind
     states: StateFolder
     key: str
@@ -130,11 +157,12 @@ class _Request:
             layers=self.layers,
             n_sentences=len(self.corpus),
             index=TokenIndex(**{name: table[:, at] for at, name in enumerate(_COLUMNS)}),
-            last=AFTER_NORM if self.stack.norm else "block output",
+            last=AFTER_NORM if self.stack.norm and self.what == "hidden" else "block output",
             cls_reason=description["cls_reason"],
             notices=tuple(description["notices"]),
             provenance=description["identity"],
             arrays=arrays,
+            what=self.what,
         )
 
     def repair(self) -> str:
@@ -190,11 +218,12 @@ class _Request:
         lengths[list(encoded.empty)] = 0
         total, done = int(lengths.sum()), 0
         wanted = {name.split("-", 1)[1] for name in writers}
-        message = f"Hidden states of {self.model.spec.label}"
+        called = CALLED[self.what]
+        message = f"{called[:1].upper()}{called[1:]} of {self.model.spec.label}"
         report(0, total, message)
         for batch in batches(lengths, batch_tokens):
             with torch.inference_mode():
-                for part, seen in forward(self.model, self.stack, wanted, encoded, batch):
+                for part, seen in forward(self.model, self.stack, wanted, encoded, batch, self.what):
                     self._write(encoded, bounds, part, seen, writers)
             done += int(lengths[batch].sum())
             report(done, total, message)
@@ -220,7 +249,7 @@ class _Request:
             if not np.isfinite(rows.sum(dtype=np.float64)):  # quicker than to look at each, and the same
                 bad = int(part[np.searchsorted(first, np.flatnonzero(~np.isfinite(rows).all(axis=1))[0], "right") - 1])
                 raise ModelDamaged(
-                    f"{self.model.spec.label} computes NaN or infinite values in layer {layer.removesuffix('-block')} "
+                    f"{self.model.spec.label} computes NaN or infinite values in layer {layer.partition('-')[0]} "
                     f"of sentence {bad + 1:,}; load it in float32, or check how it was trained."
                 )
             for kind in KINDS:
@@ -247,9 +276,11 @@ class _Request:
         return None
 
     def _wanted(self, description: dict[str, Any]) -> list[str]:
+        if self.what == "patterns":
+            return [array_name("token", k, special=special) for k in self.layers for special in (False, True)]
         kinds = [self.kind] if self.kind != "token" or description["cls_reason"] else ["token", "cls"]
         names = [array_name(kind, layer) for kind in kinds for layer in self.layers]
-        if self.stack.norm and len(self.stack.blocks) in self.layers:
+        if self.stack.norm and self.what == "hidden" and len(self.stack.blocks) in self.layers:
             names += [array_name(kind, len(self.stack.blocks), True) for kind in kinds]
         return names
 
@@ -276,7 +307,7 @@ class _Request:
         label, longest = self.model.spec.label, longest_input(self.model, self.stack)
         notices = []
         if self.stack.encoder:
-            notices.append(f"Of the encoder-decoder {label} the encoder's states are captured.")
+            notices.append(f"Of the encoder-decoder {label} the encoder's {_brief(self.what)} are captured.")
         if encoded.cut:
             notices.append(
                 f"{encoded.cut:,} of {plural(len(encoded), 'sentence')} are longer than the {longest:,} tokens that "
@@ -296,10 +327,10 @@ class _Request:
                 f"The tokenizer of {label} does not tell where its tokens stand; they were looked up in the text."
             )
         return {
-            "model": label,
+            "model": label if self.what == "hidden" else f"{CALLED[self.what]} of {label}",
             "corpus": self.corpus.name,
-            "identity": _identity(self.model, self.corpus, self.stack),
-            "width": _width(self.model, self.stack),
+            "identity": _identity(self.model, self.corpus, self.stack, self.what),
+            "width": _width(self.model, self.stack, self.what),
             "cls_reason": _no_cls(self.model, self.stack, encoded),
             "notices": notices,
         }
@@ -315,8 +346,14 @@ def _no_cls(model: LoadedModel, stack: Stack, encoded: Encoded) -> str:
     return ""
 
 
-def _identity(model: LoadedModel, corpus: Corpus, stack: Stack) -> dict[str, Any]:
+def _brief(what: What) -> str:
+    return "states" if what == "hidden" else CALLED[what]
+
+
+def _identity(model: LoadedModel, corpus: Corpus, stack: Stack, what: What) -> dict[str, Any]:
     return {
+        # hidden states came first, and theirs do not say what they are
+        **({} if what == "hidden" else {"what": what}),
         "version": _VERSION,
         "model": model.fingerprint,
         "corpus": corpus.text_digest,
@@ -327,10 +364,12 @@ def _identity(model: LoadedModel, corpus: Corpus, stack: Stack) -> dict[str, Any
     }
 
 
-def _key(model: LoadedModel, corpus: Corpus, stack: Stack) -> str:
-    text = json.dumps(_identity(model, corpus, stack), sort_keys=True, separators=(",", ":"))
+def _key(model: LoadedModel, corpus: Corpus, stack: Stack, what: What) -> str:
+    text = json.dumps(_identity(model, corpus, stack, what), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _width(model: LoadedModel, stack: Stack) -> int:
+def _width(model: LoadedModel, stack: Stack, what: What) -> int:
+    if what == "patterns":
+        return heads_of(model, stack)
     return int(stack.run.config.hidden_size) if stack.encoder else int(model.anatomy.width)

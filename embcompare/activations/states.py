@@ -12,9 +12,17 @@ from embcompare.errors import Incomparable, SettingsError
 from embcompare.text.words import Pooling, TokenIndex, WordRows, pool_words, segment_means
 
 Kind = Literal["token", "mean", "last", "cls"]
+What = Literal["hidden", "attention", "feed_forward", "patterns"]
 
 KINDS: tuple[Kind, ...] = ("token", "mean", "last", "cls")
 """How states can be given: one a token, or one a sentence."""
+CALLED: dict[What, str] = {
+    "hidden": "hidden states",
+    "attention": "self-attention outputs",
+    "feed_forward": "feed-forward outputs",
+    "patterns": "attention patterns",
+}
+"""What can be captured of each block, and how it is called."""
 AFTER_NORM = "after final norm"
 """What :attr:`HiddenStates.last` says where the model has a final norm; elsewhere ``"block output"``."""
 
@@ -24,7 +32,9 @@ class HiddenStates:
     """The captured states of one model on one corpus; arrays lie on disk and are read as they are used.
 
     ``n_layers`` is the number of blocks, so that states are numbered 0 to ``n_layers``; ``layers`` are those
-    captured. ``index`` says which sentence and characters each row belongs to; ``last`` whether the last state is
+    captured. ``what`` is captured of each block, see :func:`~embcompare.activations.capture`: all but hidden states
+    are numbered from 1, for there is none of the embedding output; of patterns ``width`` is the number of heads.
+    ``index`` says which sentence and characters each row belongs to; ``last`` whether the last state is
     ``"after final norm"`` or ``"block output"``; ``notices`` what a reader should know.
     """
 
@@ -40,6 +50,7 @@ class HiddenStates:
     notices: tuple[str, ...]
     provenance: dict[str, Any]
     arrays: dict[str, np.ndarray] = field(repr=False)
+    what: What = "hidden"
 
     def layer(self, k: int, *, before_norm: bool = False) -> np.ndarray:
         """Return the states of layer ``k``, float32 (n, d), read-only, one row a token of :attr:`index`.
@@ -55,8 +66,13 @@ class HiddenStates:
         return self.arrays[name]
 
     def layer_label(self, k: int) -> str:
-        """Return what layer ``k`` is: ``embedding output``, ``block 3``, ``block 6, after final norm``."""
+        """Return what layer ``k`` is: ``embedding output``, ``block 3``, ``block 6, after final norm``.
+
+        Of what is no hidden state: ``attention of block 3``, ``feed-forward of block 3``, ``heads of block 3``.
+        """
         self._captured(k)
+        if self.what != "hidden":
+            return f"{_PARTS[self.what]} of block {k}"
         if k == 0:
             return "embedding output"
         return f"block {k}, after final norm" if k == self.n_layers and self.last == AFTER_NORM else f"block {k}"
@@ -84,6 +100,17 @@ class HiddenStates:
         out.setflags(write=False)
         return out
 
+    def special(self, k: int) -> np.ndarray:
+        """Return how much each head of block ``k`` attends to special tokens, float32 (n, heads), 0 to 1: patterns.
+
+        One row a token of :attr:`index`, the one that attends. Raises ``SettingsError`` where no patterns were
+        captured.
+        """
+        self._captured(k)
+        if self.what != "patterns":
+            raise SettingsError(f"Of {self.label} {CALLED[self.what]} were captured, which attend to nothing.")
+        return self.arrays[array_name("token", k, special=True)]
+
     def words(self, k: int, rows: WordRows, how: Pooling = "mean", *, before_norm: bool = False) -> np.ndarray:
         """Return layer ``k`` pooled to words, float32 (w, d): :func:`embcompare.text.words.pool_words`.
 
@@ -103,15 +130,21 @@ class HiddenStates:
             )
 
 
-def array_name(kind: str, layer: int, block: bool = False) -> str:
-    """Return what the states of a layer are called on disk; ``block`` for the last block's own output."""
-    return f"{kind}-{layer}-block" if block else f"{kind}-{layer}"
+def array_name(kind: str, layer: int, block: bool = False, *, special: bool = False) -> str:
+    """Return what the states of a layer are called on disk.
+
+    ``block`` is for the last block's own output, ``special`` for the attention that special tokens get.
+    """
+    return f"{kind}-{layer}{'-block' if block else ''}{'-special' if special else ''}"
 
 
 def pool(values: np.ndarray, first: np.ndarray, count: np.ndarray, kind: str) -> np.ndarray:
     """Return the mean or last row, float32 (s, d), of the runs of rows that begin at ``first``, ``count`` >= 1 long."""
     pooled = values[first + count - 1] if kind == "last" else segment_means(values, first, count)
     return pooled.astype(np.float32, copy=False)
+
+
+_PARTS = {"attention": "attention", "feed_forward": "feed-forward", "patterns": "heads"}
 
 
 def check_kind(kind: str) -> None:

@@ -15,6 +15,8 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "parameter-matches": ("embcompare.experiments.matches", "ParameterMatches"),
     "representation-similarity": ("embcompare.experiments.representations", "RepresentationSimilarity"),
     "representation-pair": ("embcompare.experiments.pairs", "RepresentationPair"),
+    "attention-similarity": ("embcompare.experiments.attention", "AttentionSimilarity"),
+    "attention-patterns": ("embcompare.experiments.attention", "AttentionPatterns"),
     "logit-lens": ("embcompare.experiments.lens", "LogitLens"),
     "token-reading": ("embcompare.experiments.reading", "TokenReading"),
     "token-search": ("embcompare.experiments.token_search", "TokenSearch"),
@@ -25,9 +27,11 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "stitching": ("embcompare.experiments.stitching", "Stitching"),
     "stitched-text": ("embcompare.experiments.stitched_text", "StitchedText"),
     "bijection": ("embcompare.experiments.bijection", "Bijection"),
+    "bijection-depths": ("embcompare.experiments.bijection_depths", "BijectionDepths"),
     "map-pairs": ("embcompare.experiments.map_pairs", "MapPairs"),
     "decomposition": ("embcompare.experiments.decomposition", "Decomposition"),
     "sentence-terms": ("embcompare.experiments.term_sentence", "SentenceTerms"),
+    "term-series": ("embcompare.experiments.term_series", "TermSeries"),
 }
 """Name on the command line and in stored results -> module and class of its settings (imported when first used)."""
 

@@ -49,13 +49,15 @@ def option(
     model: bool = False,
     vectors: bool = False,
     corpus: bool = False,
+    added: bool = False,
 ) -> Any:
     """Declare one setting: a dataclass field whose metadata drive the form, the command line and the checks.
 
     ``choices`` bounds a setting to a list, ``low`` and ``high`` bound a number, both included;
     ``model=True`` marks the name of a model (``vectors=True``: or of a user's own vectors), ``corpus=True`` the name of
     a corpus: what the name stands for, not the name, enters the result's key. An empty name of a corpus stands for
-    none.
+    none. ``added=True`` marks a setting that came later, whose default is what was computed before: at its default it
+    is no part of the key, so that results from before are found.
     """
     metadata = {
         "help": help,
@@ -66,6 +68,7 @@ def option(
         "model": model,
         "vectors": vectors,
         "corpus": corpus,
+        "added": added,
     }
     return field(default=default, metadata=metadata)
 
@@ -156,6 +159,17 @@ class Settings:
         names = [getattr(self, i.name) for i in dataclasses.fields(self) if i.metadata.get(kind)]
         # an empty name is a text that is not asked for
         return tuple(dict.fromkeys(name for name in names if name))
+
+    def content(self, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the settings stand for, JSON-ready: see :func:`canonical`."""
+        fields = dataclasses.fields(self)
+        added = {item.name: item.default for item in fields if item.metadata.get("added")}
+        named = {item.name for item in fields if item.metadata.get("model") or item.metadata.get("corpus")}
+        return {
+            name: (fingerprints.get(value, value) if value and name in named else value)
+            for name, value in self.to_dict().items()
+            if name not in added or value != added[name]
+        }
 
     def call(self) -> str:
         """Return the Python call that makes this run again, defaults left out."""
@@ -270,23 +284,15 @@ def embcompare_version() -> str:
 def canonical(settings: Settings, fingerprints: Mapping[str, str]) -> str:
     """Return the text that identifies a result: equal text, equal numbers.
 
-    Holds the experiment and its version, every setting, and the fingerprint (content, not name) of every model and
-    corpus.
+    Holds the experiment and its version, every setting but those added later that are at their defaults, and the
+    fingerprint (content, not name) of every model and corpus.
     """
     identity = {
         "experiment": settings.experiment,
         "version": settings.version,
-        "settings": {
-            name: (fingerprints.get(value, value) if value and name in _content_fields(settings) else value)
-            for name, value in settings.to_dict().items()
-        },
+        "settings": settings.content(fingerprints),
     }
     return json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def _content_fields(settings: Settings) -> set[str]:
-    fields = dataclasses.fields(settings)
-    return {item.name for item in fields if item.metadata.get("model") or item.metadata.get("corpus")}
 
 
 def _brief(value: Any) -> str:

@@ -13,7 +13,7 @@ from embcompare.errors import SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.bijection_result import BijectionResult
 from embcompare.experiments.bijection_rows import FeatureRows, check_shares
-from embcompare.experiments.sides import POOLINGS, read_pair
+from embcompare.experiments.sides import LAYER_HELP, POOLINGS, WHAT, check_what, read_pair
 
 __all__ = ["DEFAULT_MAPS", "Bijection", "BijectionResult", "parse_maps"]
 
@@ -34,9 +34,10 @@ class Bijection(Settings):
     model_b: str = option(
         model=True, vectors=True, label="Model B", help="Maps lead here: demo model, folder, hub name, vectors/DIGEST."
     )
-    layer_a: int = option(label="Layer of A", low=0, help="0 is the embedding output, or the first given layer.")
-    layer_b: int = option(label="Layer of B", low=0, help="0 is the embedding output, or the first given layer.")
+    layer_a: int = option(label="Layer of A", low=0, help=LAYER_HELP)
+    layer_b: int = option(label="Layer of B", low=0, help=LAYER_HELP)
     maps: str = option(DEFAULT_MAPS, label="Maps", help="Which maps are fitted, with commas; see embcompare.maps.MAPS.")
+    what: str = option("hidden", added=True, label="What", choices=tuple(WHAT), help="What of each block is mapped.")
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("token", label="Rows", choices=tuple(POOLINGS), help="What is mapped, row by row.")
     max_rows: int = option(4000, label="Rows at most", low=10, high=200_000, help="Whole sentences are drawn.")
@@ -73,6 +74,7 @@ class Bijection(Settings):
         super().__post_init__()
         # written in one way, so that the same maps are the same run
         object.__setattr__(self, "maps", ", ".join(parse_maps(self.maps)))
+        check_what(self)
         check_shares(self)
         if 0 < self.rate < 1e-8:
             raise SettingsError(f"Rate cannot be {self.rate:g}; give at least 1e-8, or 0 for one that goes by width.")

@@ -1,4 +1,4 @@
-"""Downstream: what B predicts when the states of one of its layers are those that a map makes of A's."""
+"""Downstream: what B predicts when one of its layers, or what a module adds, is what a map makes of A's."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def why_none(settings: Bijection) -> str:
         return "a side is given vectors, which no model goes on from"
     if settings.pooling != "token":
         return "rows are no tokens; choose rows of tokens for them"
+    if settings.what == "patterns":
+        return "attention patterns are no vectors that a model could go on from"
     return ""
 
 
@@ -155,8 +157,8 @@ class _Asking:
 
         from embcompare.stitching.stitched import without_padding
 
-        given = _layer(self.a, seen_a, self.settings.layer_a)
-        own = without_padding(_layer(self.b, seen_b, self.settings.layer_b), batch.mask)
+        given = self._read(self.a, seen_a, self.settings.layer_a, batch.ids_a, batch.mask_a)
+        own = without_padding(self._read(self.b, seen_b, self.settings.layer_b, batch.ids_b, batch.mask_b), batch.mask)
         tail, where = self._tail(), self._text_mask(batch)
         found = [self.task.answers(tail, own[None], batch, asked)]
         for start in range(0, len(fitted), _AT_ONCE):
@@ -181,9 +183,20 @@ class _Asking:
             mask[row, : len(own)] = own
         return torch.from_numpy(mask).to(batch.mask.device)
 
+    def _read(self, model: LoadedModel, seen: Observed, layer: int, ids: Tensor, mask: Tensor) -> Tensor:
+        if self.settings.what == "hidden":
+            return _layer(model, seen, layer)
+        from embcompare.experiments.bijection_modules import module_output
+
+        return module_output(model, cast("Any", self.settings.what), layer, ids, mask)
+
     def _tail(self) -> Tail:
         from embcompare.stitching.tails import Tail
 
+        if self.settings.what != "hidden":
+            from embcompare.experiments.bijection_modules import ModuleReplaced
+
+            return cast("Tail", ModuleReplaced(self.b, cast("Any", self.settings.what), self.settings.layer_b))
         entry = self.settings.layer_b
         if entry == self.b.anatomy.n_layers:
             # captured states of the last layer are after the final norm, so that only the head is left

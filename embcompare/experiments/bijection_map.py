@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from embcompare.errors import SettingsError
 from embcompare.experiments.bijection_fits import FitFolder
 from embcompare.experiments.bijection_rows import FeatureRows, prepared
-from embcompare.experiments.bijection_training import key_of, network_options, train_kept
+from embcompare.experiments.bijection_training import key_of, network_options, title_of, train_kept
 from embcompare.experiments.sides import read_pair
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def fitted_map(
 
         def nothing(*_: Any) -> None: ...
 
-        train_kept(made, training, validation, FitFolder(context.states), key, learnt, nothing, nothing)
+        title = title_of(declared.label, pair.a, pair.b)
+        train_kept(made, training, validation, FitFolder(context.states), key, learnt, nothing, nothing, title)
     else:
         context.report(0, 1, declared.label)
         made = declared.make().fit(*training)

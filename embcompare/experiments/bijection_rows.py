@@ -40,6 +40,7 @@ class FeatureRows:
     pairing: str
     max_rows: int
     seed: int
+    what: str = "hidden"
     space: str = "feature"
     standardise: bool = False
     final_norm: bool = False
@@ -51,7 +52,7 @@ class FeatureRows:
     @classmethod
     def of(cls, settings: RowSettings) -> FeatureRows:
         """Return those of an experiment; two sides of vectors are paired row by row, whatever the pooling says."""
-        names = "model_a", "model_b", "corpus", "pooling", "pairing", "max_rows", "seed"
+        names = "model_a", "model_b", "corpus", "pooling", "pairing", "max_rows", "seed", "what"
         return cls(**{name: getattr(settings, name) for name in names})
 
 

@@ -16,7 +16,7 @@ from embcompare.experiments.bijection_result import BijectionResult
 from embcompare.experiments.bijection_rows import prepared
 from embcompare.experiments.bijection_shown import principal_directions, row_names, worst_texts
 from embcompare.experiments.bijection_table import Table
-from embcompare.experiments.bijection_training import key_of, train_kept
+from embcompare.experiments.bijection_training import key_of, network_options, title_of, train_kept
 from embcompare.maps.catalogue import MapDeclaration, get_map
 from embcompare.words import plural
 
@@ -67,7 +67,6 @@ class BijectionRun:
         self.sampled = row_names(settings, context, pair, split.test.numpy()[self.listed])
         self.reasons: dict[tuple[str, str, str], str] = {}
         self.fitted: list[_Fitted] = []
-        self.keys: list[str] = []
         self.no_answers = why_none(settings)
         asked = 0 if self.no_answers else min(settings.downstream, len(self.tested))
         self.total = len(self.names) - trained + trained * self.runs * settings.epochs + asked + 1
@@ -91,8 +90,6 @@ class BijectionRun:
         self._report(self.done, _READING, self._assemble())
         if self.settings.downstream:
             self._ask()
-        for key in self.keys:
-            self.fits.remove(key)
         return self._assemble()
 
     def _doing(self, declared: MapDeclaration, run: int) -> str:
@@ -133,12 +130,9 @@ class BijectionRun:
 
     def _trained(self, at: int, declared: MapDeclaration, run: int) -> tuple[Map, float]:
         """Train a network, from where an earlier run of the same fit was stopped if one was."""
-        settings, table, label = self.settings, self.table, self._doing(declared, run)
-        options: dict[str, Any] = {name: getattr(settings, name) for name in ("epochs", "patience", "batch")}
-        options |= {"seed": self._seed(run), "rate": settings.rate or None, "device": self.context.device}
-        made = declared.make(**options)
+        settings, table, pair, label = self.settings, self.table, self.pair, self._doing(declared, run)
+        made = declared.make(**network_options(settings, run, self.context.device))
         key = key_of(declared.name, made, self.training, self.validation, settings.version)
-        self.keys.append(key)
 
         def learnt(epoch: int, epochs: int, loss: float, held: float) -> None:
             table.curves[at, run, epoch] = loss, held
@@ -157,7 +151,8 @@ class BijectionRun:
             table.set_curves(at, run, (), ())
             self.notices.append(f"{label}: a fit that was kept half done is of other data and was begun anew.")
 
-        seconds = train_kept(made, self.training, self.validation, self.fits, key, learnt, taken_up, anew)
+        title = title_of(declared.label, pair.a, pair.b)
+        seconds = train_kept(made, self.training, self.validation, self.fits, key, learnt, taken_up, anew, title)
         table.set_curves(at, run, made.trace.train.numpy(), made.trace.validation.numpy())
         table.best_epoch[at, run] = made.trace.best_epoch
         table.start[at], table.ended[at] = made.start, made.ended

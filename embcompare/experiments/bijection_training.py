@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from embcompare.experiments.bijection import Bijection
+    from embcompare.experiments.sides import Side
     from embcompare.maps.base import Report
 
 KEEP_SECONDS = 20.0
@@ -99,6 +100,11 @@ def network_options(settings: Bijection, run: int, device: str) -> dict[str, Any
     """Return the options that the networks of a run are made with."""
     options: dict[str, Any] = {name: getattr(settings, name) for name in ("epochs", "patience", "batch")}
     return {**options, "seed": (settings.seed + run) % 2**31, "rate": settings.rate or None, "device": device}
+
+
+def title_of(label: str, a: Side, b: Side) -> str:
+    """Return what a fit between two layers is called among people."""
+    return f"{label}, {a.label} {a.names[0]} to {b.label} {b.names[0]}"
 
 
 def key_of(name: str, made: Any, training: Rows, validation: Rows, version: int) -> str:

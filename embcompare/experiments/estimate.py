@@ -175,6 +175,11 @@ def similarity_cost(
     measure, cost = settings.declaration, MEASURE_COSTS[settings.measure]
     known = zip((a, b), (b, a), widths or (0, 0), layers or (1, 1), strict=True)
     sides = [_shape(info, other, width, own) for info, other, width, own in known]
+    if settings.what != "hidden":  # blocks only, and of patterns as many features as heads
+        sides = [
+            side if info is None else (info.layers, info.heads if settings.what == "patterns" else info.width)
+            for side, info in zip(sides, (a, b), strict=True)
+        ]
     given = a is None or b is None
     a_sentence = 1 if given else {"token": TOKENS_A_SENTENCE, "word": WORDS_A_SENTENCE}.get(settings.pooling, 1)
     rows = max(2, min(settings.max_rows, sentences * a_sentence))
@@ -183,7 +188,7 @@ def similarity_cost(
         for name, info, done in zip((settings.model_a, settings.model_b), (a, b), captured, strict=True)
         if info is not None and not done
     }
-    seconds = sum(_capture_seconds(info, sentences * TOKENS_A_SENTENCE, device) for info in to_capture.values())
+    seconds = sum(capture_seconds(info, sentences * TOKENS_A_SENTENCE, device) for info in to_capture.values())
     vocabulary = 0
     if settings.space == "embedding" and a is not None and b is not None:
         vocabulary = min(a.vocabulary, b.vocabulary)
@@ -213,7 +218,7 @@ def lens_cost(settings: LogitLens, a: ModelInfo | None, b: ModelInfo | None, dev
         return Estimate(0.0, 0)
     tokens = settings.sentences * TOKENS_A_SENTENCE
     positions = min(settings.positions, tokens)
-    seconds = sum(_capture_seconds(info, tokens, device) for info in infos)
+    seconds = sum(capture_seconds(info, tokens, device) for info in infos)
     shared = min(info.vocabulary for info in infos)
     states = [(info.layers + 1) * positions for info in infos]
     rate = product_rate(device, settings.dtype)
@@ -232,7 +237,8 @@ def _shape(info: ModelInfo | None, other: ModelInfo | None, width: int, layers: 
     return layers, width or (other.width if other is not None else GIVEN_WIDTH)
 
 
-def _capture_seconds(info: ModelInfo, tokens: int, device: str) -> float:
+def capture_seconds(info: ModelInfo, tokens: int, device: str) -> float:
+    """Return the seconds that capturing all hidden states of so many tokens takes."""
     embeddings = info.vocabulary * info.width * (1 if info.tied else 2)
     # the second where blocks share their weights, or where there is no head to leave out
     body = max(info.parameters - embeddings, info.layers * info.width * (4 * info.width + 2 * info.ff_width))

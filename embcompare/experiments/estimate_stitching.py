@@ -64,7 +64,7 @@ def stitching_cost(
     names = tuple(name for name in names if not KERNELS[name].equal_widths or a.width == b.width)
     rate, wide = estimate.product_rate(device), estimate.product_rate(device, "float64")
     cuts, entries = a.layers + 1, b.layers + 1
-    of_a, of_b = _block_products(a), _block_products(b)
+    of_a, of_b = block_products(a), block_products(b)
     passes = max(1.0, tokens / BATCH_TOKENS) * entries
     blocks = cuts * tokens * of_b * b.layers * (b.layers + 1) / 2
     cells = places * cuts * entries
@@ -91,7 +91,7 @@ def continuation_cost(settings: StitchedText, a: ModelInfo, b: ModelInfo, device
     rate = estimate.product_rate(device)
     tokens = len(settings.text) / CHARACTERS_A_TOKEN + settings.tokens / 2
     upper = max(0, b.layers - settings.entry)
-    blocks = _block_products(a) * (a.layers + a.layers) + _block_products(b) * (b.layers + upper)
+    blocks = block_products(a) * (a.layers + a.layers) + block_products(b) * (b.layers + upper)
     heads = 2.0 * (a.vocabulary * a.width + 2 * b.vocabulary * b.width) + 3 * b.vocabulary * settings.top
     seconds = settings.tokens * ((FORWARD * tokens * blocks + heads) / rate + 4 * CALL_SECONDS)
     seconds += settings.tokens * 3 * b.vocabulary * 1e-7  # all tokens are sorted at every step
@@ -108,7 +108,7 @@ def _maps_seconds(
     rows = min(settings.fit_rows, max(0.0, rest))
     fitted = [name for name in names if KERNELS[name].fitted_on == "states"]
     if fitted:
-        seconds += FORWARD * rows * (_block_products(a) * a.layers + _block_products(b) * b.layers) / rate
+        seconds += FORWARD * rows * (block_products(a) * a.layers + block_products(b) * b.layers) / rate
     for name in names:
         if name in fitted:
             one = FIT_PRODUCTS * 2.0 * rows * a.width * max(a.width, b.width) + EIGEN_PRODUCTS * a.width**3
@@ -123,6 +123,6 @@ def _embedding_products(a: ModelInfo, b: ModelInfo) -> float:
     return 2.0 * vocabulary * (a.width + b.width) ** 2 + EIGEN_PRODUCTS * (a.width**3 + b.width**3)
 
 
-def _block_products(info: ModelInfo) -> float:
+def block_products(info: ModelInfo) -> float:
     """Operations of one block for one token; what attention does between places is small beside them."""
     return 2.0 * info.width * (4 * info.width + 2 * info.ff_width)

@@ -125,7 +125,7 @@ def _agreement(settings: ParameterAgreement, info: ModelInfo, tokens: int, devic
     seconds = info.layers * _ends_seconds(sets, info, k, device)
     # two sets of a pair are sorted as one, once for the pair and once for each shuffle
     seconds += info.layers * pairs * 2 * k * (2 + draws) * SORT_SECONDS
-    seconds += estimate._capture_seconds(info, tokens, device)
+    seconds += estimate.capture_seconds(info, tokens, device)
     seconds += _ends_seconds(float(tokens) * info.layers, info, k, device, ends=1)
     active = [name for name in groups if name not in ("w_q", "w_k")]
     distinct = sum(min(_rows(name, info), tokens * settings.active) for name in active)

@@ -9,7 +9,7 @@ from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.bijection import parse_maps
 from embcompare.experiments.bijection_rows import FeatureRows, check_shares
 from embcompare.experiments.map_pairs_result import MapPairsResult
-from embcompare.experiments.sides import POOLINGS, read_pair
+from embcompare.experiments.sides import POOLINGS, WHAT, check_what, read_pair
 
 __all__ = ["CLOSED", "MapPairs", "MapPairsResult"]
 
@@ -40,6 +40,7 @@ class MapPairs(Settings):
         label="Maps",
         help="With commas: orthogonal, least_squares, ridge; see embcompare.maps.MAPS.",
     )
+    what: str = option("hidden", added=True, label="What", choices=tuple(WHAT), help="What of each block is mapped.")
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("token", label="Rows", choices=tuple(POOLINGS), help="What is mapped, row by row.")
     max_rows: int = option(4000, label="Rows at most", low=10, high=200_000, help="Whole sentences are drawn.")
@@ -66,6 +67,7 @@ class MapPairs(Settings):
         super().__post_init__()
         # written in one way, so that the same maps are the same run
         object.__setattr__(self, "maps", ", ".join(parse_maps(self.maps, CLOSED)))
+        check_what(self)
         check_shares(self)
 
     def map_names(self) -> tuple[str, ...]:

@@ -49,9 +49,16 @@ class MapPairsResult(Result):
     seeds: tuple[int, ...]
     """(s,) the seed of each split."""
     reasons: tuple[tuple[str, int, int, str], ...]
-    """Map, layer of A, layer of B, and why the cell has no value."""
+    """Map, row, column, and why the cell has no value."""
+    numbered_from: tuple[int, int] | None = None
+    """Numbers of the first layer of A and of B; None, in results of hidden states from before, for 0."""
 
     axes: ClassVar[tuple[str, str]] = ("layer of A", "layer of B")
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Numbers of the first layer of A and of B as they are shown: 0, or 1 for what a block adds."""
+        return self.numbered_from or (0, 0)
 
     def at(self, name: str) -> int:
         """Return the place of a map; an unknown one raises :class:`SettingsError`."""
@@ -78,7 +85,7 @@ class MapPairsResult(Result):
         return np.asarray(self.mean(name) > np.maximum(self.null_best[self.at(name)], 0.0))
 
     def best_b(self, name: str) -> np.ndarray:
-        """Return for every layer of A the layer of B that it predicts best, (L_a,) int64; -1 where none is defined."""
+        """Return for every row the column of the layer of B that it predicts best, (L_a,) int64; -1 where undefined."""
         mean = self.mean(name)
         best = np.where(np.isnan(mean), -np.inf, mean).argmax(1)
         return np.where(np.isnan(mean).all(1), -1, best).astype(np.int64)
@@ -94,8 +101,8 @@ class MapPairsResult(Result):
             for i, j in np.ndindex(*test.shape):
                 row: dict[str, object] = {
                     "map": name,
-                    "layer_a": i,
-                    "layer_b": j,
+                    "layer_a": i + self.start[0],
+                    "layer_b": j + self.start[1],
                     "name_a": self.layers_a[i],
                     "name_b": self.layers_b[j],
                     "r2": test[i, j],

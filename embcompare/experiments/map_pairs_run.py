@@ -126,5 +126,6 @@ class MapPairsRun:
             texts=len(np.unique(self.pair.items)),
             seeds=self.seeds,
             reasons=tuple((*key, text) for key, text in sorted(self.reasons.items())),
+            numbered_from=(self.pair.a.first, self.pair.b.first),
             notices=tuple(dict.fromkeys(self.notices)),
         )

@@ -8,7 +8,7 @@ from typing import ClassVar
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.pairs_result import RepresentationPairResult
 from embcompare.experiments.pairs_run import PairRun
-from embcompare.experiments.sides import POOLINGS, check_coordinates, read_pair
+from embcompare.experiments.sides import LAYER_HELP, POOLINGS, WHAT, check_coordinates, check_what, read_pair
 
 __all__ = ["RepresentationPair", "RepresentationPairResult"]
 
@@ -27,14 +27,15 @@ class RepresentationPair(Settings):
     model_b: str = option(
         model=True, vectors=True, label="Model B", help="Demo model, folder, hub name, or vectors/DIGEST."
     )
-    layer_a: int = option(label="Layer of A", low=0, help="0 is the embedding output, or the first given layer.")
-    layer_b: int = option(label="Layer of B", low=0, help="0 is the embedding output, or the first given layer.")
+    layer_a: int = option(label="Layer of A", low=0, help=LAYER_HELP)
+    layer_b: int = option(label="Layer of B", low=0, help=LAYER_HELP)
     space: str = option(
         "feature",
         label="Space",
         choices=("feature", "embedding"),
         help="The models' own coordinates, or every state read through the shared vocabulary.",
     )
+    what: str = option("hidden", added=True, label="What", choices=tuple(WHAT), help="What of each block is compared.")
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("mean", label="Rows", choices=tuple(POOLINGS), help="What a row of the comparison is.")
     k: int = option(10, label="Neighbours", low=1, high=500, help="Nearest rows looked at.")
@@ -67,6 +68,7 @@ class RepresentationPair(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_what(self)
         check_coordinates(self)
 
     def compute(self, context: Context) -> RepresentationPairResult:

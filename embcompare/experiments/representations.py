@@ -15,7 +15,16 @@ from embcompare.errors import EmbcompareWarning, Incomparable, SettingsError
 from embcompare.experiments.base import Context, Result, Settings, option
 from embcompare.experiments.depth import depth_agreement
 from embcompare.experiments.representations_result import RepresentationSimilarityResult
-from embcompare.experiments.sides import POOLINGS, Pair, Side, check_coordinates, read_pair, wrong_order
+from embcompare.experiments.sides import (
+    POOLINGS,
+    WHAT,
+    Pair,
+    Side,
+    check_coordinates,
+    check_what,
+    read_pair,
+    wrong_order,
+)
 from embcompare.words import plural
 
 if TYPE_CHECKING:
@@ -29,7 +38,11 @@ DOMINANT = 0.5
 
 @dataclass(frozen=True)
 class RepresentationSimilarity(Settings):
-    """Compare two models' hidden states on a corpus, layer by layer. Layer 0 is the embedding output."""
+    """Compare two models' hidden states on a corpus, layer by layer. Layer 0 is the embedding output.
+
+    ``what`` compares something else of each block: what its self-attention or its feed-forward adds to the residual
+    stream, or its attention patterns, rows being tokens and features the heads; then layers are blocks, from 1.
+    """
 
     experiment: ClassVar[str] = "representation-similarity"
     version: ClassVar[int] = 1
@@ -52,6 +65,7 @@ class RepresentationSimilarity(Settings):
         choices=("feature", "embedding"),
         help="The models' own coordinates, or every state read through the shared vocabulary.",
     )
+    what: str = option("hidden", added=True, label="What", choices=tuple(WHAT), help="What of each block is compared.")
     corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
     pooling: str = option("mean", label="Rows", choices=tuple(POOLINGS), help="What a row of the comparison is.")
     k: int = option(
@@ -93,6 +107,7 @@ class RepresentationSimilarity(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         measure = self.declaration
+        check_what(self)
         check_coordinates(self)
         if measure.needs_shared_coordinates and self.space == "feature":
             raise SettingsError(
@@ -235,7 +250,7 @@ class _Run:
         for side, table in zip((self.pair.a, self.pair.b), geometry, strict=True):
             layers = [k for k, share in enumerate(table[:, at]) if share > DOMINANT]
             if layers:
-                named = ", ".join(map(str, layers))
+                named = ", ".join(str(layer + side.first) for layer in layers)
                 self.notices.append(
                     f"{side.label}: one dimension holds more than half of the variance in layer {named} and decides "
                     "the value there; standardise to give all dimensions a say."
@@ -271,5 +286,6 @@ class _Run:
             reasons=self.reasons,
             higher_is_closer=closer,
             k=self.measure.k,
+            numbered_from=(self.pair.a.first, self.pair.b.first),
             notices=tuple(self.notices),
         )

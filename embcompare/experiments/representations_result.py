@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RepresentationSimilarityResult(Result):
-    """One measure between all layers; axis 0 is the layer of A, axis 1 that of B, layer 0 the embedding output."""
+    """One measure between all layers: axis 0 is the layer of A, axis 1 that of B, in the order of ``layers_a`` and
+    ``layers_b``. Of hidden states the first is layer 0, the embedding output; of what blocks add it is block 1.
+    """
 
     values: np.ndarray
     """(L_a, L_b) float64; NaN where undefined, with its reason in ``reasons``."""
@@ -51,13 +53,20 @@ class RepresentationSimilarityResult(Result):
     items: int
     """Sentences they come from."""
     reasons: tuple[tuple[int, int, str], ...]
-    """Layer of A, layer of B, and why the cell has no value."""
+    """Row, column, and why the cell has no value."""
     higher_is_closer: bool
     """Direction of the measure."""
     k: int | None = None
     """Neighbours counted; None for a measure that counts none."""
+    numbered_from: tuple[int, int] | None = None
+    """Numbers of the first layer of A and of B; None, in results of hidden states from before, for 0."""
 
     axes: ClassVar[tuple[str, str]] = ("layer of A", "layer of B")
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Numbers of the first layer of A and of B as they are shown: 0, or 1 for what a block adds."""
+        return self.numbered_from or (0, 0)
 
     @property
     def centred(self) -> np.ndarray:
@@ -85,12 +94,12 @@ class RepresentationSimilarityResult(Result):
 
     @property
     def best_match_a(self) -> np.ndarray:
-        """(L_a,) int64: the closest layer of B for each layer of A; -1 where no cell is defined."""
+        """(L_a,) int64: the column of the closest layer of B for each layer of A; -1 where no cell is defined."""
         return _closest(self.values, self.higher_is_closer)
 
     @property
     def best_match_b(self) -> np.ndarray:
-        """(L_b,) int64: the closest layer of A for each layer of B; -1 where no cell is defined."""
+        """(L_b,) int64: the row of the closest layer of A for each layer of B; -1 where no cell is defined."""
         return _closest(self.values.T, self.higher_is_closer)
 
     def to_frame(self) -> pd.DataFrame:
@@ -101,6 +110,8 @@ class RepresentationSimilarityResult(Result):
         frame = pd.DataFrame(cell_table(self.values, self.assignment, more))
         why = {(i, j): text for i, j, text in self.reasons}
         frame["reason"] = [why.get((int(i), int(j)), "") for i, j in zip(frame.layer_a, frame.layer_b, strict=True)]
+        frame["layer_a"] += self.start[0]
+        frame["layer_b"] += self.start[1]
         return frame
 
 

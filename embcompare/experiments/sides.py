@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,14 @@ POOLINGS = {
     "token": "one row a token (both models must cut text alike)",
     "word": "one row a word, the mean of its tokens (works across tokenizers)",
 }
+WHAT = {
+    "hidden": "hidden states",
+    "attention": "what self-attention adds",
+    "feed_forward": "what the feed-forward adds",
+    "patterns": "attention patterns",
+}
+"""What of each block can be read; ``patterns`` is how much of each head's attention every token receives."""
+LAYER_HELP = "0 is the embedding output, or the first given layer; what a block adds, and attention, begin at 1."
 VECTORS = "vectors/"
 """How the name of a user's own vectors begins where a model's name could stand."""
 
@@ -46,6 +54,10 @@ class PairSettings(Protocol):
     @property
     def corpus(self) -> str:
         """The text that models read."""
+
+    @property
+    def what(self) -> str:
+        """What of each block is read, one of ``WHAT``."""
 
     @property
     def pooling(self) -> str:
@@ -84,6 +96,8 @@ class Side:
     layers: list[np.ndarray]
     names: tuple[str, ...]
     width: int
+    first: int = 0
+    """Number of the first layer: 1 for what blocks add, for there is none of the embedding output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +122,25 @@ Only = tuple[int, int]
 """One layer of A and one of B."""
 
 
+def check_what(settings: PairSettings) -> None:
+    """Raise :class:`SettingsError` where what is read does not go with the sides or the rows."""
+    if settings.what == "hidden":
+        return
+    if all(name.startswith(VECTORS) for name in (settings.model_a, settings.model_b)):
+        raise SettingsError(f"Two files of vectors are compared as they are; '{settings.what}' is for models.")
+    if settings.what != "patterns":
+        return
+    if any(name.startswith(VECTORS) for name in (settings.model_a, settings.model_b)):
+        raise SettingsError(
+            "Attention patterns have one row a token, and a file of vectors has one a sentence; choose two models."
+        )
+    if settings.pooling not in ("token", "word"):
+        raise SettingsError(
+            "Attention patterns have one row a token, and averaged over a sentence nearly nothing of them is left; "
+            "choose rows of tokens or of words (pooling 'token' or 'word')."
+        )
+
+
 def check_coordinates(settings: SideSettings) -> None:
     """Raise :class:`SettingsError` for what goes with the other space only."""
     if settings.standardise and settings.space == "embedding":
@@ -118,6 +151,15 @@ def check_coordinates(settings: SideSettings) -> None:
     if settings.final_norm and settings.space == "feature":
         raise SettingsError(
             "The final norm belongs to reading through the vocabulary; turn it off or choose embedding space."
+        )
+    if settings.what == "patterns" and settings.space == "embedding":
+        raise SettingsError(
+            "Attention patterns are numbers of heads, not vectors that a vocabulary could be read from; choose "
+            "feature space."
+        )
+    if settings.what != "hidden" and settings.final_norm:
+        raise SettingsError(
+            "The final norm reads whole hidden states, and what a block adds is only part of one; turn it off."
         )
 
 
@@ -134,7 +176,7 @@ def read_pair(settings: SideSettings, context: Context, *, shared: bool = False,
     if any(given):
         return _one_given(settings, context, shared, only, a_given=given[0])
     with context.lease(settings.model_a) as a, context.lease(settings.model_b) as b:
-        _require_layers((a, b), only)
+        _require_layers((a, b), only, settings.what)
         corpus = context.corpus(settings.corpus)
         states_a, states_b = (_captured(model, corpus, settings, context) for model in (a, b))
         pair = _paired(settings, corpus, states_a, states_b, only)
@@ -153,8 +195,20 @@ def _captured(model: LoadedModel, corpus: Corpus, settings: SideSettings, contex
         context.report(0, 1, f"{model.spec.label}: {message}")
 
     pooled = settings.pooling in ("mean", "last", "cls")
-    kind = settings.pooling if pooled else None
-    return capture(model, corpus, pooling=kind, folder=context.states, progress=progress)  # type: ignore[arg-type]
+    kind: Any = settings.pooling if pooled else None
+    what: Any = settings.what
+    return capture(model, corpus, what=what, pooling=kind, folder=context.states, progress=progress)
+
+
+def check_same_tokens(a: HiddenStates, b: HiddenStates, way: str) -> None:
+    """Raise :class:`Incomparable` where two models cut a text differently; ``way`` is what can be compared then."""
+    same = len(a.index) == len(b.index) and all(
+        np.array_equal(getattr(a.index, name), getattr(b.index, name)) for name in ("sentence", "start", "end")
+    )
+    if not same:
+        raise Incomparable(
+            f"{a.label} and {b.label} cut this text into different tokens, so tokens cannot be paired; compare {way}."
+        )
 
 
 def wrong_order(generator: np.random.Generator, items: np.ndarray) -> np.ndarray:
@@ -171,7 +225,9 @@ def wrong_order(generator: np.random.Generator, items: np.ndarray) -> np.ndarray
     return np.roll(np.arange(n), int(generator.integers(least, max(least + 1, n - least))))
 
 
-def _require_layers(sides: tuple[LoadedModel | Vectors, LoadedModel | Vectors], only: Only | None) -> None:
+def _require_layers(
+    sides: tuple[LoadedModel | Vectors, LoadedModel | Vectors], only: Only | None, what: str = "hidden"
+) -> None:
     """Say now, before anything is captured, that a layer asked for does not exist."""
     from embcompare.activations.forward import stack_of
     from embcompare.text.uploads import Vectors
@@ -183,6 +239,11 @@ def _require_layers(sides: tuple[LoadedModel | Vectors, LoadedModel | Vectors], 
                 raise SettingsError(f"Side {which} ({side.name}) has no layer {layer}; {own}.")
             continue
         last = len(stack_of(side).blocks)
+        if what != "hidden" and not 1 <= layer <= last:
+            raise SettingsError(
+                f"Model {which} ({side.spec.label}) has {WHAT[what]} in blocks 1 to {last}, and {layer} is none "
+                "of them."
+            )
         if layer > last:
             raise SettingsError(
                 f"Model {which} ({side.spec.label}) has no layer {layer}; its layers are 0, the embedding output, to "
@@ -196,14 +257,8 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
     notices = [f"{s.label}: {notice}" for s in (a, b) for notice in s.notices]
     how = settings.pooling
     if how == "token":
-        same = len(a.index) == len(b.index) and all(
-            np.array_equal(getattr(a.index, name), getattr(b.index, name)) for name in ("sentence", "start", "end")
-        )
-        if not same:
-            raise Incomparable(
-                f"{a.label} and {b.label} cut this text into different tokens, so tokens cannot be paired; "
-                "compare words or sentences (pooling 'word' or 'mean')."
-            )
+        heads = settings.what == "patterns"
+        check_same_tokens(a, b, "words (pooling 'word')" if heads else "words or sentences (pooling 'word' or 'mean')")
         items = a.index.sentence
         rows = _chosen(items, settings)
         layers = [[s.layer(k)[rows] for k in own] for s, own in zip((a, b), wanted, strict=True)]
@@ -220,7 +275,8 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
         layers = [[s.words(k, w) for k in own] for s, w, own in zip((a, b), words, wanted, strict=True)]
         spans = np.stack([words[0].start, words[0].end], axis=1)
     else:
-        whole = np.isfinite(a.pooled(0, how)).all(1) & np.isfinite(b.pooled(0, how)).all(1)  # type: ignore[arg-type]
+        first = [np.isfinite(s.pooled(s.layers[0], how)).all(1) for s in (a, b)]  # type: ignore[arg-type]
+        whole = first[0] & first[1]
         items = np.flatnonzero(whole)
         rows = _chosen(items, settings)
         layers = [
@@ -230,7 +286,7 @@ def _paired(settings: SideSettings, corpus: Corpus, a: HiddenStates, b: HiddenSt
     if len(rows) < len(items):
         notices.append(f"{len(rows):,} of {plural(len(items), 'row')} were drawn, whole sentences at a time.")
     sides = [
-        Side(s.label, own, tuple(s.layer_label(k) for k in numbers), s.width)
+        Side(s.label, own, tuple(s.layer_label(k) for k in numbers), s.width, s.layers[0])
         for s, own, numbers in zip((a, b), layers, wanted, strict=True)
     ]
     return Pair(sides[0], sides[1], np.asarray(items)[rows], rows, tuple(dict.fromkeys(notices)), spans, tokens)
@@ -279,7 +335,7 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, only: Onl
     _feature_space_only(settings, shared)
     given = context.vectors(settings.model_a if a_given else settings.model_b)
     with context.lease(settings.model_b if a_given else settings.model_a) as model:
-        _require_layers((given, model) if a_given else (model, given), only)
+        _require_layers((given, model) if a_given else (model, given), only, settings.what)
         corpus = context.corpus(settings.corpus)
         states = _captured(model, corpus, settings, context)
     if len(given) != len(corpus):
@@ -290,11 +346,11 @@ def _one_given(settings: SideSettings, context: Context, shared: bool, only: Onl
             f"{given.name} has {plural(len(given), 'row')} and the corpus {plural(len(corpus), 'sentence')}; {way}."
         )
     how = settings.pooling
-    items = np.flatnonzero(np.isfinite(states.pooled(0, how)).all(1))  # type: ignore[arg-type]
+    items = np.flatnonzero(np.isfinite(states.pooled(states.layers[0], how)).all(1))  # type: ignore[arg-type]
     rows = _chosen(items, settings)
     wanted = _wanted(states, only, int(a_given))
     layers = [states.pooled(k, how)[items[rows]] for k in wanted]  # type: ignore[arg-type]
-    own = Side(states.label, layers, tuple(states.layer_label(k) for k in wanted), states.width)
+    own = Side(states.label, layers, tuple(states.layer_label(k) for k in wanted), states.width, states.layers[0])
     other = _given_side(given, items[rows], only, int(not a_given))
     notices = (*(f"{states.label}: {n}" for n in states.notices), *_in_order(given, settings), *given.notices)
     sides = (other, own) if a_given else (own, other)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embcompare.experiments.representations import RepresentationSimilarity, RepresentationSimilarityResult
 
 PAGE, SLOT = "representations", "difference"
-CHANGED = ("model_a", "model_b", "corpus", "measure", "space", "pooling")
+CHANGED = ("model_a", "model_b", "corpus", "measure", "what", "space", "pooling")
 SAME = "same"
 DEFAULTS: dict[str, Any] = {f"other_{name}": SAME for name in CHANGED}
 """What the second matrix takes from the first."""
@@ -31,6 +31,7 @@ LABELS = {
     "model_b": "Model B",
     "corpus": "text",
     "measure": "measure",
+    "what": "what",
     "space": "space",
     "pooling": "rows",
 }
@@ -45,6 +46,7 @@ def readers(read_side: Callable[[str], str], read_measure: Callable[[str], str])
         "model_b": read_side,
         "corpus": inputs.read_corpus,
         "measure": read_measure,
+        "what": links.reader(RepresentationSimilarity, "what"),
         "space": links.reader(RepresentationSimilarity, "space"),
         "pooling": links.reader(RepresentationSimilarity, "pooling"),
     }
@@ -86,6 +88,9 @@ def show(
     if subtracted.values.shape != result.values.shape:
         sizes = " and ".join(f"{m.shape[0]} × {m.shape[1]}" for m in (result.values, subtracted.values))
         st.info(f"The two matrices have {sizes} cells and cannot be subtracted; choose models of the same depth.")
+        return
+    if subtracted.start != result.start:
+        st.info("The two matrices number their layers differently; compare hidden states or what blocks add in both.")
         return
     _draw(wanted, result, other, subtracted, names)
 
@@ -151,7 +156,7 @@ def _draw(
     if result.spread is not None and subtracted.spread is not None:
         error = 1.96 * np.sqrt(result.spread**2 + subtracted.spread**2)
     faint = None if error is None else (np.abs(gap) <= error) & np.isfinite(gap)
-    st.markdown(plain(_sentence(gap, faint, name, other_name, result.higher_is_closer)))
+    st.markdown(plain(_sentence(gap, faint, name, other_name, result.higher_is_closer, result.start)))
     a, b = (pictures.short(wanted, side) for side in "ab")
     other_a, other_b = (pictures.short(other, side) for side in "ab")
     axes = charts.Axes.of_layers(a, b)
@@ -166,7 +171,7 @@ def _draw(
         details = {"first": result.values, "second": subtracted.values} if key == "gap" else None
         with column:
             st.markdown(f"**{plain(title if '/' in title else title[:1].upper() + title[1:])}**")
-            chart = charts.heatmap(matrix, colours, axis, faint=crosses, details=details)
+            chart = charts.heatmap(matrix, colours, axis, faint=crosses, details=details, start=result.start)
             finite = matrix[np.isfinite(matrix)]
             ends = f"{finite.min():.3f} to {finite.max():.3f}" if finite.size else "nothing defined"
             st.altair_chart(chart, key=f"difference.{key}", width="content", alt=f"{title}: heat map, {ends}.")
@@ -186,6 +191,8 @@ def _draw(
             {"first": result.values, "second": subtracted.values, "half_width": error},
         )
     )
+    frame["layer_a"] += result.start[0]
+    frame["layer_b"] += result.start[1]
     frame = frame.drop(columns=["centred", "assigned"]).rename(columns={"value": "difference"})
     st.download_button(
         "CSV",
@@ -207,7 +214,14 @@ def _draw(
         st.code(f"{exports.shell(wanted)}\n{exports.shell(other)}", language="bash", wrap_lines=True)
 
 
-def _sentence(gap: np.ndarray, faint: np.ndarray | None, name: str, other: str, higher_is_closer: bool) -> str:
+def _sentence(
+    gap: np.ndarray,
+    faint: np.ndarray | None,
+    name: str,
+    other: str,
+    higher_is_closer: bool,
+    start: tuple[int, int],
+) -> str:
     finite = np.isfinite(gap)
     if not finite.any():
         return "No cell is defined in both matrices."
@@ -217,7 +231,7 @@ def _sentence(gap: np.ndarray, faint: np.ndarray | None, name: str, other: str, 
     beyond = "" if faint is None else ", counting cells whose difference is beyond both intervals"
     row, column = np.unravel_index(int(np.nanargmax(np.abs(gap))), gap.shape)
     return (
-        f"{first} of {int(finite.sum())} cells are closer with {name}, {second} with {other}{beyond}. They differ most "
-        f"at layer {row} of A and layer {column} of B, by {abs(gap[row, column]):.3f}: closer with "
-        f"{name if signs[row, column] > 0 else other}."
+        f"{first} of {int(finite.sum())} cells are closer with {name}, {second} with {other}{beyond}. They differ "
+        f"most at layer {row + start[0]} of A and layer {column + start[1]} of B, by {abs(gap[row, column]):.3f}: "
+        f"closer with {name if signs[row, column] > 0 else other}."
     )

@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 PAGE, SLOT = "parameters", "matches"
 
 
-def take_click(clicked: list[dict[str, Any]] | None, shape: tuple[int, int], page: str = PAGE) -> None:
-    """Turn a new click on a cell into the chosen layers; an old one, or one outside the matrix, changes nothing."""
+def take_click(
+    clicked: list[dict[str, Any]] | None,
+    shape: tuple[int, int],
+    page: str = PAGE,
+    start: tuple[int, int] = (0, 0),
+) -> None:
+    """Turn a new click on a cell into the chosen layers; an old one, or one outside the matrix, changes nothing.
+
+    ``start`` are the numbers of the first layer of A and of B, here and below.
+    """
     cell = None
     if clicked:
         cell = (int(clicked[0].get("layer_a", -1)), int(clicked[0].get("layer_b", -1)))
@@ -32,7 +40,9 @@ def take_click(clicked: list[dict[str, Any]] | None, shape: tuple[int, int], pag
     if cell == st.session_state.get(known):
         return
     st.session_state[known] = cell
-    if cell is not None and 0 <= cell[0] < shape[0] and 0 <= cell[1] < shape[1]:
+    if cell is not None and all(
+        first <= layer < first + count for layer, first, count in zip(cell, start, shape, strict=True)
+    ):
         for name, layer in zip(("layer_a", "layer_b"), cell, strict=True):
             st.session_state[links.key(page, name)] = str(layer)
 
@@ -44,30 +54,31 @@ def read(text: str) -> str:
     return text
 
 
-def chosen(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
+def chosen(shape: tuple[int, int], page: str = PAGE, start: tuple[int, int] = (0, 0)) -> tuple[int, int] | None:
     """Return the chosen layers; None where none is chosen or not both exist."""
     picked = [st.session_state.get(links.key(page, name), "none") for name in ("layer_a", "layer_b")]
-    if any(value not in map(str, range(count)) for value, count in zip(picked, shape, strict=True)):
+    known = (map(str, range(first, first + count)) for first, count in zip(start, shape, strict=True))
+    if any(value not in numbers for value, numbers in zip(picked, known, strict=True)):
         return None
     return int(picked[0]), int(picked[1])
 
 
-def choose(shape: tuple[int, int], page: str = PAGE) -> tuple[int, int] | None:
+def choose(shape: tuple[int, int], page: str = PAGE, start: tuple[int, int] = (0, 0)) -> tuple[int, int] | None:
     """Show the two lists of layers and return the chosen pair; None until both are chosen."""
     columns = st.columns([1, 1, 2], gap="small")
-    for column, side, count in zip(columns, "AB", shape, strict=False):
+    for column, side, count, first in zip(columns, "AB", shape, start, strict=False):
         key = links.key(page, f"layer_{side.lower()}")
-        options = ["none", *map(str, range(count))]
+        options = ["none", *map(str, range(first, first + count))]
         if st.session_state.get(key) not in options:
             if st.session_state.get(key) is not None:
                 missing = plain(str(st.session_state[key]))
                 column.warning(
-                    f"{side} has no layer {missing}; its layers here are 0 to {count - 1}.",
+                    f"{side} has no layer {missing}; its layers here are {first} to {first + count - 1}.",
                     icon=":material/layers_clear:",
                 )
             st.session_state[key] = "none"
         column.selectbox(f"Layer of {side}", options, key=key, persist_state="session", on_change=links.forget)
-    return chosen(shape, page)
+    return chosen(shape, page, start)
 
 
 def settings_of(settings: ParameterAlignment, layers: tuple[int, int]) -> ParameterMatches:

@@ -47,6 +47,8 @@ class Picture:
     marks: dict[str, float]
     details: dict[str, np.ndarray]
     title: str
+    start: tuple[int, int] = (0, 0)
+    """Numbers of the first layer of A and of B."""
 
 
 def compose(
@@ -113,10 +115,11 @@ def show(
             chosen=chosen,
             details=picture.details if first else None,
             selection=selection if first else "",
+            start=picture.start,
         )
         with column:
             st.markdown(f"**{panel.name}**")
-            alt = words.described(panel.name, panel.matrix, panel.agreement)
+            alt = words.described(panel.name, panel.matrix, panel.agreement, picture.start)
             if first and selection:
                 event = st.altair_chart(chart, key=key, width="content", on_select="rerun", alt=alt)
                 clicked = event["selection"].get(selection)
@@ -152,7 +155,15 @@ def legend(picture: Picture, draws: int, chance: str = "permutations") -> str:
 def export(picture: Picture, note: str, kind: str) -> bytes:
     """Return the whole picture as one PNG or SVG file with title, caption and white ground."""
     panels = [
-        charts.heatmap(p.matrix, picture.scale, picture.axes, title=p.name, assigned=p.assigned, faint=p.faint)
+        charts.heatmap(
+            p.matrix,
+            picture.scale,
+            picture.axes,
+            title=p.name,
+            assigned=p.assigned,
+            faint=p.faint,
+            start=picture.start,
+        )
         for p in picture.panels
     ]
     bar = charts.colour_bar(picture.scale, marks=list(picture.marks.values()))

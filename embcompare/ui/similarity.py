@@ -12,6 +12,7 @@ from embcompare.experiments.representations import RepresentationSimilarity, Rep
 from embcompare.experiments.sides import VECTORS
 from embcompare.running import resolve_device
 from embcompare.ui import (
+    attention,
     difference,
     exports,
     inputs,
@@ -36,10 +37,15 @@ if TYPE_CHECKING:
     from embcompare.models import ModelInfo
 
 PAGE, SLOT = "representations", "similarity"
-TABS = {"matrix": "Layer by layer", "difference": "Difference of two matrices", "lens": "Logit lens"}
+TABS = {
+    "matrix": "Layer by layer",
+    "difference": "Difference of two matrices",
+    "lens": "Logit lens",
+    "attention": "Attention",
+}
 Infos = tuple["ModelInfo | None", "ModelInfo | None"]
 
-_ROWS = (("measure", "space", "pooling"),)
+_ROWS = (("measure", "what", "space", "pooling"),)
 _APART = ("model_a", "model_b", "corpus", *_ROWS[0])
 _ADVANCED = tuple(i.name for i in dataclasses.fields(RepresentationSimilarity) if i.name not in _APART)
 
@@ -52,6 +58,7 @@ DEFAULTS: dict[str, Any] = {
     "layer_b": "none",
     "tab": "matrix",
     **lens.DEFAULTS,
+    **attention.DEFAULTS,
     **difference.DEFAULTS,
 }
 """What an address need not say."""
@@ -63,6 +70,7 @@ def names_of_choices() -> dict[str, dict[Any, str]]:
 
     return {
         "measure": {name: measure.label for name, measure in MEASURES.items()},
+        "what": say.WHAT,
         "space": {"feature": "Feature space", "embedding": "Embedding space"},
         "pooling": {
             "mean": "Sentences: mean of the tokens",
@@ -95,6 +103,7 @@ def _readers() -> dict[str, Any]:
         "layer_b": layers.read,
         "tab": links.choice(*TABS),
         **lens.readers(),
+        **attention.readers(),
         **difference.readers(read_side, _read_measure),
     }
 
@@ -133,13 +142,15 @@ def form() -> tuple[RepresentationSimilarity, Infos] | None:
 
 
 def _unused() -> tuple[str, ...]:
-    """Return the settings that what is looked at does not use: the lens has its own."""
+    """Return the settings that what is looked at does not use: lens and attention have their own."""
     from embcompare.measures import MEASURES
 
-    if st.session_state.get(links.key(PAGE, "tab")) != "lens":
+    tab = st.session_state.get(links.key(PAGE, "tab"))
+    if tab not in ("lens", "attention"):
         measure = MEASURES.get(str(st.session_state.get(links.key(PAGE, "measure"), DEFAULTS["measure"])))
         return ("k",) if measure is not None and measure.k is None else ()
-    return tuple(name for name in (*_ROWS[0], *_ADVANCED) if name not in ("small_overlap", "seed"))
+    used = ("small_overlap", "seed") if tab == "lens" else ("seed",)
+    return tuple(name for name in (*_ROWS[0], *_ADVANCED) if name not in used)
 
 
 def informed(names: tuple[str, str]) -> Infos | None:
@@ -161,11 +172,15 @@ def publish(wanted: RepresentationSimilarity) -> None:
 
 
 def body(wanted: RepresentationSimilarity, infos: Infos, *, arriving: bool) -> None:
-    """Show what the reader chose to look at: the matrix, the difference of two, or the lens."""
+    """Show what the reader chose to look at: the matrix, the difference of two, the lens, or attention."""
     tab = settings.tab(PAGE, TABS, DEFAULTS["tab"])
     publish(wanted)
     if tab == "lens":
         lens.show(wanted, infos, arriving=arriving)
+        return
+    if tab == "attention":
+        attention.show(wanted, infos, arriving=arriving)
+        publish(wanted)
         return
     result = obtained(wanted, infos, SLOT, arriving=arriving)
     if result is None:
@@ -216,14 +231,16 @@ def show(wanted: RepresentationSimilarity, result: RepresentationSimilarityResul
     shape = (result.values.shape[0], result.values.shape[1])
     single = result.values.size == 1
     title = say.capital(wanted.declaration.label)
+    title = f"{title}{say.of_what(wanted)}"
     st.subheader(title if single else f"{title}, layer by layer", anchor=False)
     st.markdown(plain(f"{say.takeaway(wanted, result)} {say.levels(wanted, result)}"))
     st.caption(plain(say.surprise(wanted)))
     view, range_ = views(result, PAGE)
     drawn = pictures.compose(wanted, result, view, range_)
-    before = layers.chosen(shape, PAGE)
-    clicked = picture.show(drawn, key="similarity.matrix", selection="cell", chosen=before)
-    layers.take_click(clicked, shape, PAGE)
+    before = layers.chosen(shape, PAGE, result.start)
+    ring = None if before is None else (before[0] - result.start[0], before[1] - result.start[1])
+    clicked = picture.show(drawn, key="similarity.matrix", selection="cell", chosen=ring)
+    layers.take_click(clicked, shape, PAGE, result.start)
     legend = [picture.legend(drawn, wanted.null_draws, "wrong pairings"), say.interval_note(wanted, result)]
     st.caption(plain(" ".join(filter(None, legend))))
     st.caption(plain(say.ends(wanted, result)))
@@ -233,7 +250,7 @@ def show(wanted: RepresentationSimilarity, result: RepresentationSimilarityResul
     _files(wanted, result, drawn)
     st.subheader("Row by row" if single else "One pair of layers", anchor=False)
     st.markdown("Click a cell of the first panel, or choose two layers, to see which neighbours they share.")
-    cell = layers.choose(shape, PAGE)
+    cell = layers.choose(shape, PAGE, result.start)
     publish(wanted)
     if cell != before:
         st.rerun()

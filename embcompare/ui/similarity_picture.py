@@ -47,8 +47,9 @@ def compose(
     else:
         scale = scale_of(settings, [p.matrix for p in panels], full=range_ == "full")
     a, b = (short(settings, side) for side in "ab")
-    title = f"{measure.label}, {settings.space} space: {a} and {b}"
-    return picture.Picture(panels, scale, charts.Axes.of_layers(a, b), {}, _details(result), title)
+    title = f"{measure.label}{say.of_what(settings)}, {settings.space} space: {a} and {b}"
+    axes = charts.Axes.of_layers(a, b)
+    return picture.Picture(panels, scale, axes, {}, _details(result), title, result.start)
 
 
 def scale_of(settings: RepresentationSimilarity, matrices: list[np.ndarray], *, full: bool = False) -> charts.Scale:
@@ -108,24 +109,29 @@ def profile(settings: RepresentationSimilarity, result: RepresentationSimilarity
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**How close each layer of A finds a partner**")
-        chart = curves.along(lines, f"layer of A: {charts.shortened(a)}", label, bands=bands)
+        chart = curves.along(lines, f"layer of A: {charts.shortened(a)}", label, bands=bands, start=result.start[0])
         lowest, highest = (f"{f(at_best):.2f}" if known.any() else "–" for f in (np.nanmin, np.nanmax))
         alt = f"Lines along the layers of A: {label} with the closest layer of B runs from {lowest} to {highest}."
         st.altair_chart(chart, key="profile.values", alt=alt)
     with right:
         st.markdown("**Which layer of B it is**")
-        index = {"closest layer": np.where(known, best, np.nan)}
+        first = result.start[1]
+        index = {"closest layer": np.where(known, best + first, np.nan)}
         if values.shape[0] > 1:
-            index["equal depth"] = rows * (values.shape[1] - 1) / (values.shape[0] - 1)
+            index["equal depth"] = first + rows * (values.shape[1] - 1) / (values.shape[0] - 1)
         chart = curves.along(
-            index, f"layer of A: {charts.shortened(a)}", f"layer of B: {charts.shortened(b)}", height=curves.HEIGHT
+            index,
+            f"layer of A: {charts.shortened(a)}",
+            f"layer of B: {charts.shortened(b)}",
+            height=curves.HEIGHT,
+            start=result.start[0],
         )
-        listed = ", ".join(str(int(k)) if k >= 0 else "none" for k in best)
+        listed = ", ".join(str(int(k) + first) if k >= 0 else "none" for k in best)
         st.altair_chart(
             chart, key="profile.layers", alt=f"The closest layers of B for the layers of A in turn: {listed}."
         )
     if bands:
-        zero = "" if say.given(settings)[0] else " Layer 0 is the embedding output."
+        zero = "" if say.given(settings)[0] or result.start[0] else " Layer 0 is the embedding output."
         st.caption(f"Shaded: 95 % interval over {say.item(settings)}s.{zero}")
 
 
@@ -144,7 +150,11 @@ def geometry(settings: RepresentationSimilarity, result: RepresentationSimilarit
             ranges = "; ".join(
                 f"{side} {np.nanmin(v):.3g} to {np.nanmax(v):.3g}" for side, v in series.items() if _any(v)
             )
-            chart = curves.along(series, "layer", None, height=220)
+            numbers = {
+                side: np.arange(first, first + len(values))
+                for (side, values), first in zip(series.items(), result.start, strict=True)
+            }
+            chart = curves.along(series, "layer", None, x=numbers, height=220)
             st.altair_chart(chart, key=f"geometry.{name}", alt=f"{indicator.label} by layer: {ranges}.")
     with st.expander("What these indicators are"):
         for name in result.geometry:
@@ -153,7 +163,7 @@ def geometry(settings: RepresentationSimilarity, result: RepresentationSimilarit
 
 def described(result: RepresentationSimilarityResult) -> str:
     """Describe the matrix for those who cannot see it."""
-    return words.described("Similarity", result.values, say.agreement_of(result))
+    return words.described("Similarity", result.values, say.agreement_of(result), result.start)
 
 
 def _any(values: np.ndarray) -> bool:

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from embcompare.measures import Indicator, Measure
 
 
+WHAT = {
+    "hidden": "Hidden states",
+    "attention": "What self-attention adds",
+    "feed_forward": "What the feed-forward adds",
+    "patterns": "Attention received, head by head",
+}
+"""How what is compared is called in a form."""
+_OF = {
+    "hidden": "",
+    "attention": ", of self-attention outputs",
+    "feed_forward": ", of feed-forward outputs",
+    "patterns": ", of attention patterns",
+}
+
+
 class _Sides(Protocol):
     @property
     def model_a(self) -> str: ...
@@ -39,6 +54,11 @@ _WAYS = {
 def given(settings: _Sides) -> tuple[bool, bool]:
     """Return which sides are a user's own vectors."""
     return settings.model_a.startswith(VECTORS), settings.model_b.startswith(VECTORS)
+
+
+def of_what(settings: RepresentationSimilarity) -> str:
+    """Return what is compared, as it stands behind a measure's name; nothing for hidden states and given vectors."""
+    return _OF[settings.what]
 
 
 def unit(settings: _Sides) -> str:
@@ -72,7 +92,7 @@ def agreement_of(result: RepresentationSimilarityResult) -> DepthAgreement:
 def takeaway(settings: RepresentationSimilarity, result: RepresentationSimilarityResult) -> str:
     """Say in two sentences how closeness follows depth, and how many cells leave their null."""
     own, measure = agreement_of(result), settings.declaration
-    what = f"{capital(measure.label)} in {settings.space} space on {rows_of(settings, result.rows)}"
+    what = f"{capital(measure.label)}{of_what(settings)} in {settings.space} space on {rows_of(settings, result.rows)}"
     if not len(own.pairs):
         return f"{what}: no pair of layers has a value."
     text = f"{what}: {_closest(settings, result, own)}."
@@ -94,8 +114,8 @@ def _closest(settings: RepresentationSimilarity, result: RepresentationSimilarit
         return f"{result.values[0, 0]:.3f}"
     if any(sides) and result.values.shape[0 if sides[0] else 1] == 1:
         best, side = (result.best_match_a, "B") if sides[0] else (result.best_match_b, "A")
-        value = result.values.ravel()[best[0]]
-        return f"the closest layer of {side} to the given vectors is layer {best[0]}, with {value:.3f}"
+        value, number = result.values.ravel()[best[0]], int(best[0]) + result.start[1 if sides[0] else 0]
+        return f"the closest layer of {side} to the given vectors is layer {number}, with {value:.3f}"
     total = len(own.pairs)
     chance = f"{own.chance * total:.1f}".removesuffix(".0")
     tested = f", {probability(own.p_value)}" if np.isfinite(own.p_value) else ""
@@ -129,6 +149,16 @@ def surprise(settings: RepresentationSimilarity) -> str:
             "Two sets of vectors of the same things agree on much, so a value far beyond its null is no surprise; one "
             "at its null would be, unless the rows are paired wrongly."
         )
+    if settings.what == "patterns":
+        return (
+            "Each row is a token and each number how much of one head's attention it receives, so two models can be "
+            "close because both look at the first words of any text; the tab Attention tells that apart from content."
+        )
+    if settings.what != "hidden":
+        return (
+            "What one block adds need not resemble what the next one adds, so here a sharp diagonal is no surprise; "
+            "a broad band as hidden states have it would be one, for those carry all that earlier blocks added."
+        )
     if any(given(settings)):
         return (
             "Neighbouring layers of a model are alike, for each only adds to the one before, so values that change "
@@ -161,6 +191,8 @@ def ends(settings: RepresentationSimilarity, result: RepresentationSimilarityRes
         if own
     ]
     first = ["Layer 0 is the embedding output"] if last else []
+    if settings.what != "hidden":
+        first = ["Layers are blocks, counted from 1: there is none of the embedding output"] if last else []
     return f"{'; '.join(filter(None, [*first, ' and '.join(last), ' and '.join(vectors)]))}."
 
 

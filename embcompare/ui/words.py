@@ -26,6 +26,15 @@ CITATION = """@inproceedings{dar2023analyzing,
   archivePrefix = {arXiv}
 }"""
 """The paper behind parameter alignment."""
+CITATION_BIJECTION = """@misc{ren2023roads,
+  title  = {All Roads Lead to Rome? Exploring the Invariance of Transformers' Representations},
+  author = {Ren, Yuxin and Guo, Qipeng and Jin, Zhijing and Ravfogel, Shauli and Sachan, Mrinmaya and
+            Sch{\\"o}lkopf, Bernhard and Cotterell, Ryan},
+  year   = {2023},
+  eprint = {2305.14555},
+  archivePrefix = {arXiv}
+}"""
+"""The paper behind maps between representations."""
 
 GROUP_MEANINGS: dict[str, str] = {
     "ff_keys": "The rows kᵢ of FF(x) = f(x Kᵀ) V: the directions that switch each neuron of the feed-forward layer on.",
@@ -127,15 +136,18 @@ def surprise(settings: ParameterAlignment, result: ParameterAlignmentResult) -> 
     )
 
 
-def described(name: str, matrix: np.ndarray, agreement: DepthAgreement | None) -> str:
-    """Describe a matrix for those who cannot see it: size, range, where it is largest, how the assignment runs."""
+def described(name: str, matrix: np.ndarray, agreement: DepthAgreement | None, start: tuple[int, int] = (0, 0)) -> str:
+    """Describe a matrix for those who cannot see it: size, range, where it is largest, how the assignment runs.
+
+    ``start`` are the numbers of the first layer of A and of B.
+    """
     text = f"{name}: heat map of {plural(matrix.shape[0], 'layer')} of A by {plural(matrix.shape[1], 'layer')} of B"
     if np.isnan(matrix).all():
         return f"{text}, no cell defined."
     row, column = np.unravel_index(int(np.nanargmax(matrix)), matrix.shape)
     text += (
-        f", values from {np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f}, largest at layer {row} of A and layer "
-        f"{column} of B"
+        f", values from {np.nanmin(matrix):.3f} to {np.nanmax(matrix):.3f}, largest at layer "
+        f"{row + start[0]} of A and layer {column + start[1]} of B"
     )
     if agreement is None or not len(agreement.pairs):
         return f"{text}."
