@@ -151,23 +151,27 @@ def heatmap(
     details: dict[str, np.ndarray] | None = None,
     selection: str = "",
     side: int = SIDE,
+    start: tuple[int, int] = (0, 0),
+    told: tuple[str, str] = ("assignment", "assigned to each other"),
 ) -> alt.LayerChart:
     """Draw an (L_a, L_b) matrix as square cells, row 0 on top.
 
     ``assigned`` (k, 2) outlines cells, ``faint`` (L_a, L_b bool) puts a small cross in cells that do not leave their
-    null, ``chosen`` rings one cell, ``details`` adds matrices to the tooltip by label. With ``selection`` a click on a
-    cell selects its ``layer_a`` and ``layer_b`` under that name. A cell without a number is grey.
+    null, ``chosen`` rings one cell, ``details`` adds matrices to the tooltip by label; ``told`` is how the tooltip says
+    what an outline is. With ``selection`` a click on a cell selects its ``layer_a`` and ``layer_b`` under that name.
+    ``start`` are the numbers of the first layer of A and of B as they are shown and selected; ``assigned`` and
+    ``chosen`` count from 0. A cell without a number is grey.
     """
-    frame = _frame(matrix, scale, assigned, faint, details or {})
+    frame = _frame(matrix, scale, assigned, faint, details or {}, start, told[1])
     step = step_of(matrix.shape, side)
-    x = alt.X("layer_b:O", title=axes.columns, axis=_axis(matrix.shape[1], step, 22), sort=None)
-    y = alt.Y("layer_a:O", title=axes.rows, axis=_axis(matrix.shape[0], step, 15), sort=None)
+    x = alt.X("layer_b:O", title=axes.columns, axis=_axis(matrix.shape[1], step, 22, start[1]), sort=None)
+    y = alt.Y("layer_a:O", title=axes.rows, axis=_axis(matrix.shape[0], step, 15, start[0]), sort=None)
     tooltip = [
         alt.Tooltip("layer_a:O", title=axes.rows),
         alt.Tooltip("layer_b:O", title=axes.columns),
         alt.Tooltip("value:Q", title=scale.title, format=".3f"),
         *(alt.Tooltip(f"detail{i}:Q", title=name, format=".3f") for i, name in enumerate(details or {})),
-        *([alt.Tooltip("pairing:N", title="assignment")] if assigned is not None else []),
+        *([alt.Tooltip("pairing:N", title=told[0])] if assigned is not None else []),
     ]
     ground = alt.Chart(frame).mark_rect(color=UNDEFINED, stroke=None).encode(x, y, tooltip=tooltip)
     cells = (
@@ -195,7 +199,7 @@ def heatmap(
         layers.append(_outline(frame, "datum.assigned", x, y, stroke, step, 0.8, line))
     if chosen is not None:
         ring = alt.value("#0f9aa6" if scale.signed else "#e4572e")
-        test = f"datum.layer_a == {int(chosen[0])} && datum.layer_b == {int(chosen[1])}"
+        test = f"datum.layer_a == {int(chosen[0]) + start[0]} && datum.layer_b == {int(chosen[1]) + start[1]}"
         layers.append(_outline(frame, test, x, y, ring, step, 0.97, 3.0 if step >= 14 else 2.0))
     return alt.layer(*layers).properties(
         width=alt.Step(step), height=alt.Step(step), **({"title": title} if title else {})
@@ -286,9 +290,11 @@ def histogram(
     return alt.layer(bars, lines)
 
 
-def side_by_side(panels: Sequence[alt.LayerChart], bar: alt.LayerChart, title: str, note: str) -> alt.VConcatChart:
-    """Join panels and their colour bar into one picture for a paper: white ground, title and caption in it."""
-    row = alt.hconcat(*panels, spacing=36).resolve_scale(color="shared")
+def side_by_side(panels: Sequence[Any], bar: alt.LayerChart | None, title: str, note: str) -> alt.VConcatChart:
+    """Join panels and their colour bar, if any, into one picture for a paper: white ground, title and caption in it."""
+    row = alt.hconcat(*panels, spacing=36)
+    # with a bar, panels have one scale, and it is the bar that shows it
+    row = row if bar is None else row.resolve_scale(color="shared")
     heading = alt.TitleParams(
         title,
         subtitle=textwrap.wrap(note, NOTE_WIDTH),
@@ -299,7 +305,7 @@ def side_by_side(panels: Sequence[alt.LayerChart], bar: alt.LayerChart, title: s
         offset=18,
     )
     return (
-        alt.vconcat(row, bar, spacing=26, title=heading)
+        alt.vconcat(*([row] if bar is None else [row, bar]), spacing=26, title=heading)
         .resolve_scale(color="independent", x="independent")
         .configure(background="white", padding=20, font="Helvetica, Arial, sans-serif")
         .configure_view(stroke=None)
@@ -323,7 +329,7 @@ def _largest(matrices: Sequence[np.ndarray]) -> float:
     return max((float(part.max()) for part in finite if part.size), default=0.0)
 
 
-def _axis(count: int, step: int, room: int) -> alt.Axis:
+def _axis(count: int, step: int, room: int, start: int) -> alt.Axis:
     """Label every cell, or every second, fifth, ... so that each label has ``room`` pixels."""
     every = next((n for n in (1, 2, 5, 10, 20, 50, 100) if n * step >= room), 200)
     return alt.Axis(
@@ -333,7 +339,7 @@ def _axis(count: int, step: int, room: int) -> alt.Axis:
         labelPadding=6,
         titlePadding=10,
         titleFontWeight="normal",
-        values=list(range(0, count, every)),
+        values=list(range(start, start + count, every)),
     )
 
 
@@ -343,15 +349,17 @@ def _frame(
     assigned: np.ndarray | None,
     faint: np.ndarray | None,
     details: dict[str, np.ndarray],
+    start: tuple[int, int],
+    told: str,
 ) -> pd.DataFrame:
     rows, columns = np.indices(matrix.shape)
     joined = np.zeros(matrix.shape, dtype=bool)
     if assigned is not None and len(assigned):
         joined[assigned[:, 0], assigned[:, 1]] = True
-    table: dict[str, Any] = {"layer_a": rows, "layer_b": columns, "value": matrix}
+    table: dict[str, Any] = {"layer_a": rows + start[0], "layer_b": columns + start[1], "value": matrix}
     table.update({f"detail{i}": detail for i, detail in enumerate(details.values())})
     table["assigned"] = joined
-    table["pairing"] = np.where(joined, "assigned to each other", "–")
+    table["pairing"] = np.where(joined, told, "–")
     table["faint"] = np.zeros(matrix.shape, dtype=bool) if faint is None else faint
     table["bright"] = np.vectorize(scale.bright, otypes=[bool])(matrix)
     return pd.DataFrame({name: np.ravel(array) for name, array in table.items()})

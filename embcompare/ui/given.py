@@ -12,7 +12,7 @@ import streamlit as st
 
 from embcompare.errors import SettingsError
 from embcompare.models import policy
-from embcompare.shelf import BUNDLED, Shelf, digest_of
+from embcompare.shelf import BUNDLED, TRANSLATIONS, Shelf, digest_of
 from embcompare.ui import runs
 from embcompare.words import plural
 
@@ -70,7 +70,7 @@ def read_corpus(text: str) -> str:
 
     Whoever follows a link to a text has it among the session's own from then on.
     """
-    if text not in BUNDLED:
+    if text not in (*BUNDLED, *TRANSLATIONS):
         if not text.startswith("text/") or digest_of(text) is None:
             raise SettingsError(
                 f"it can be {' or '.join(BUNDLED)}, or text/ and the 64 digits that name a text you gave"

@@ -12,8 +12,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from embcompare.errors import EmbcompareError, SettingsError
 from embcompare.models import policy
-from embcompare.shelf import BUNDLED, SHIPPED, bundled_corpus
-from embcompare.text import corpora, uploads
+from embcompare.shelf import BUNDLED, NUMBERS, SHIPPED, TRANSLATIONS, bundled_corpus
+from embcompare.text import corpora, translations, uploads
 from embcompare.ui import contents, links
 from embcompare.ui.given import (
     TEXTS,
@@ -39,6 +39,7 @@ __all__ = [
     "bring_text",
     "called",
     "corpus",
+    "offered_pairs",
     "offered_texts",
     "offered_vectors",
     "optional_corpus",
@@ -69,6 +70,7 @@ def corpus(
     *,
     with_vectors: bool = False,
     labelled: bool = False,
+    translated: bool = False,
     explained: str = "The sentences that both models read. Their hidden states are compared row by row.",
 ) -> str | None:
     """Show which text the models read, with ways to bring another, and return its name as a setting.
@@ -76,10 +78,17 @@ def corpus(
     The name, ``shipped`` or ``text/DIGEST``, lives under ``key`` in the session, where a link may have put it. None,
     with a sentence on the page, when the chosen text cannot be had. ``with_vectors`` shows :func:`vectors` in the same
     row; ``labelled`` says that labels matter, so that a column of a file that is called so is offered as theirs;
-    ``explained`` is the help of the list.
+    ``translated`` that each text needs its translation; ``explained`` is the help of the list.
     """
-    _settle(key)
-    texts = offered_texts()
+    _settle(key, NUMBERS if translated else SHIPPED)
+    texts = offered_pairs() if translated else offered_texts()
+    chosen = str(st.session_state[key])
+    if chosen not in texts:
+        if translated:
+            st.caption(f"{plain(_label(chosen))} has no translations, so the shipped numbers are taken.")
+            st.session_state[key] = NUMBERS
+        else:
+            texts[chosen] = _label(chosen)
     left, right = st.columns(2, gap="small", vertical_alignment="bottom")
     name = str(
         left.selectbox(
@@ -94,7 +103,10 @@ def corpus(
     )
     with right.container(horizontal=True, gap="small"):
         with st.container(width="content"):
-            _bring("Use your own text", key, functools.partial(_text_form, labelled=labelled))
+            if translated:
+                _bring("Use your own pairs", key, _pairs_form)
+            else:
+                _bring("Use your own text", key, functools.partial(_text_form, labelled=labelled))
         preview = st.popover("First sentences", icon=":material/format_list_numbered:")
         if with_vectors:
             with st.container(width="content"):
@@ -156,21 +168,44 @@ def offered_texts() -> dict[str, str]:
     return {**{name: _bundled(name) for name in BUNDLED}, **own(TEXTS)}
 
 
+def offered_pairs() -> dict[str, str]:
+    """Return the texts with translations that this session may choose, label by name."""
+    kept = {name: label for name, label in own(TEXTS).items() if _has_translations(name)}
+    return {**{name: _bundled(name) for name in TRANSLATIONS}, **kept}
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _has_translations(name: str) -> bool:
+    """Say whether a kept text, whose name is what it holds, has translations."""
+    try:
+        return bool(shelf().corpus(name).targets)
+    except EmbcompareError:
+        return False
+
+
+def _label(name: str) -> str:
+    return _bundled(name) if name in (*BUNDLED, *TRANSLATIONS) else called(name)
+
+
 def _settle(key: str, default: str = SHIPPED) -> None:
     """See to it that the chosen text can be shown as chosen: one that is not in the list is looked for."""
     chosen = str(st.session_state.setdefault(key, default))
-    if chosen in (default, *BUNDLED, *own(TEXTS)):
+    if chosen in (default, *BUNDLED, *TRANSLATIONS, *own(TEXTS)):
         return
     try:
         read_corpus(chosen)
     except EmbcompareError as error:
-        used = "The shipped corpus is used" if default == SHIPPED else "No text is used"
+        used = {SHIPPED: "The shipped corpus is used", NUMBERS: "The shipped numbers are used"}.get(
+            default, "No text is used"
+        )
         st.warning(f"{used}: {plain(str(error))}")
         st.session_state[key] = default
 
 
 def _bundled(name: str) -> str:
     found = bundled_corpus(name)
+    if found.targets:
+        return f"{found.name[:1].upper()}{found.name[1:]} · {plural(len(found), 'pair')}, English and Spanish"
     what = f" in {len(set(found.labels))} genres" if name == SHIPPED else ", good or bad"
     return f"{found.name[:1].upper()}{found.name[1:]} · {sentences(len(found))}{what}"
 
@@ -178,8 +213,8 @@ def _bundled(name: str) -> str:
 def _preview(found: Corpus) -> None:
     labels = f", {plural(len(set(found.labels)), 'label')}" if found.labels else ""
     st.markdown(f"**{plain(found.name)}** · {sentences(len(found))}{labels}")
-    for sentence in found.sentences[:PREVIEWED]:
-        st.text(sentence)
+    for number, sentence in enumerate(found.sentences[:PREVIEWED]):
+        st.text(f"{sentence} → {found.targets[number]}" if found.targets else sentence)
     more = len(found) - PREVIEWED
     if more > 0:
         st.caption(f"and {more:,} more.")
@@ -240,6 +275,58 @@ def _text_form(key: str, *, labelled: bool = False) -> None:
     )
     right.number_input("Seed", 0, 2**31 - 1, 0, key=f"{key}.seed.{turn}", on_change="ignore")
     _finish(key, "Use this text", _take_text)
+
+
+def _pairs_form(key: str) -> None:
+    turn = _turn(key)
+    how = st.segmented_control(
+        "How", (_PASTE, _FILE), default=_PASTE, required=True, key=f"{key}.how", label_visibility="collapsed"
+    )
+    if how == _FILE:
+        file = st.file_uploader(
+            _kinds(translations.SUFFIXES),
+            max_upload_size=min(_megabytes(), corpora.MAX_BYTES >> 20),
+            key=f"{key}.file.{turn}",
+            on_change=_mend,
+            args=(key,),
+            help="UTF-8, two columns: source and translation. csv and tsv begin with a row of column names.",
+        )
+        names = contents.columns(file, _suffix(file)) if file is not None else []
+        if names:
+            left, right = st.columns(2, gap="small")
+            _pick(left, key, "Source", names, "source or text")
+            _pick(right, key, "Translation", names, "target or translation")
+    else:
+        st.text_area(
+            "One pair a line: source, a tab, translation",
+            height=180,
+            max_chars=PASTED_CHARACTERS,
+            key=f"{key}.pasted.{turn}",
+            on_change="ignore",
+            help=f"Up to {PASTED_CHARACTERS:,} characters; give more as a file. Two columns of a spreadsheet, copied, "
+            "have a tab between them.",
+        )
+    _finish(key, "Use these pairs", _take_pairs)
+
+
+def _take_pairs(key: str) -> None:
+    state, turn = st.session_state, _turn(key)
+    if state[f"{key}.how"] == _FILE:
+        file = _uploaded(key, corpora.MAX_BYTES)
+        found = translations.translations_from_bytes(
+            file.getvalue(),
+            _suffix(file),
+            source=state.get(f"{key}.Source.{turn}"),
+            target=state.get(f"{key}.Translation.{turn}"),
+            name=_title(file.name),
+            max_rows=_most_sentences(),
+        )
+    else:
+        text = str(state.get(f"{key}.pasted.{turn}") or "")
+        if len(text) >= PASTED_CHARACTERS:  # where Streamlit cuts it off, without a word
+            raise SettingsError(f"The pasted pairs have {PASTED_CHARACTERS:,} characters or more; give them as a file.")
+        found = translations.translations_from_text(text, max_rows=_most_sentences())
+    state[key] = keep_text(found)
 
 
 def _vectors_form(key: str) -> None:

@@ -8,11 +8,20 @@ from typing import Any
 
 import streamlit as st
 
-from embcompare.demo import SOURCES
+from embcompare.demo import OFFERED, SOURCES
 from embcompare.errors import EmbcompareError
 from embcompare.experiments.parameters import ParameterAlignment
 from embcompare.experiments.vectors import GROUPS, open_space, require_group
-from embcompare.models import ModelInfo, ModelSpec, default_pool, demo_names, fingerprint, inspect_model, policy
+from embcompare.models import (
+    FAMILIES,
+    ModelInfo,
+    ModelSpec,
+    default_pool,
+    demo_names,
+    fingerprint,
+    inspect_model,
+    policy,
+)
 from embcompare.shelf import digest_of
 from embcompare.ui import given, links, stitching_fit, warm
 from embcompare.ui.page import plain
@@ -25,7 +34,8 @@ LIGHT_BYTES = 400 * 2**20
 
 def offered() -> list[str]:
     """Return the models that can be picked without typing: those that ship and, hosted, those on its list."""
-    return [*(f"demo/{name}" for name in demo_names()), *(policy.allowed_models() if policy.hosted() else ())]
+    demos = [name for name in demo_names() if name in OFFERED]
+    return [*(f"demo/{name}" for name in demos), *(policy.allowed_models() if policy.hosted() else ())]
 
 
 def choose(more: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -164,8 +174,11 @@ def checks(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> list[C
             True,
             "These models are large; their vocabularies are matched when a run starts.",
         )
-        return [later, _feature_space(a.width, b.width), _hidden_states(None), _stitching(names, infos)]
-    return [*_checked(names, tuple(fingerprint(name) for name in names)), _stitching(names, infos)]
+        found = [later, _feature_space(a.width, b.width), _hidden_states(None)]
+    else:
+        found = _checked(names, tuple(fingerprint(name) for name in names))
+    stitched = _stitching(names, infos)
+    return [*found, stitched, _maps(infos, stitched.possible), _sums(infos)]
 
 
 @st.cache_data(max_entries=64, show_spinner="Reading both models")
@@ -232,6 +245,27 @@ def _stitching(names: tuple[str, str], infos: tuple[ModelInfo, ModelInfo]) -> Ch
     }
     what = f"A's first blocks under B's last ones, asked for {stitching_fit.ASKED[fit.task]}."
     return Check("Stitching", True, what + how[fit.by])
+
+
+def _maps(infos: tuple[ModelInfo, ModelInfo], stitched: bool) -> Check:
+    """Say what maps can be fitted between hidden states, and whether B can go on from what they make of A's."""
+    a, b = infos
+    widths = "" if a.width == b.width else f", {a.width:,} wide to {b.width:,}"
+    downstream = " B's predictions from mapped states as well, where both read the same tokens." if stitched else ""
+    return Check(
+        "Maps between hidden states",
+        True,
+        f"From a rotation to an invertible network{widths}, by tokens, words or sentences.{downstream}",
+    )
+
+
+def _sums(infos: tuple[ModelInfo, ModelInfo]) -> Check:
+    """Say of what hidden states can be shown to be sums."""
+    families = [FAMILIES.get(info.family) for info in infos]
+    pairs = any(family is not None and family.cross_qkv for family in families)
+    more = " Of an encoder-decoder those of its decoder, beside a source text." if pairs else ""
+    what = "Exact sums of what the embedding, attention and feed-forward layers put into them, in both models."
+    return Check("Hidden states as sums", True, what + more)
 
 
 def show_checks(found: list[Check]) -> None:
