@@ -42,8 +42,8 @@ def delete(name: str, store: Store | None = None) -> bool:
     states that are being written.
     """
     shelf, states, fits = _places(store)
-    place = {"states": states, "fits": fits}.get(name.partition("/")[0], shelf)
-    return place.delete(name)
+    places: dict[str, StateFolder | FitFolder] = {"states": states, "fits": fits}
+    return places.get(name.partition("/")[0], shelf).delete(name)
 
 
 def clear(kind: str | None = None, store: Store | None = None) -> int:

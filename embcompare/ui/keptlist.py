@@ -27,7 +27,8 @@ def show(store: Store) -> None:
     st.subheader("Kept beside them", anchor=False)
     st.markdown(
         f"**{plural(len(items), 'thing')}**, {total}: texts and vectors that were given, hidden states that models "
-        "computed from texts, and maps that were trained between them. Without them results stay, and what is needed again is computed or asked for again."
+        "computed from texts, and maps that were trained between them. Without them results stay, and what is needed "
+        "again is computed or asked for again."
     )
     frame = pd.DataFrame(
         {
