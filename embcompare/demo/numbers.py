@@ -112,7 +112,18 @@ def shipped_pairs() -> list[Pair]:
 
 def all_words() -> Iterator[str]:
     """Yield texts in which every word of either language occurs."""
-    numbers = [*range(100), *range(100, 1000, 50), *range(101, 1000, 100), 1000, 1001, 2000, 31_000, 100_000, 121_531, MOST]
+    numbers = [
+        *range(100),
+        *range(100, 1000, 50),
+        *range(101, 1000, 100),
+        1000,
+        1001,
+        2000,
+        31_000,
+        100_000,
+        121_531,
+        MOST,
+    ]
     for number in numbers:
         pair = number_pair(number)
         yield from (pair.source, pair.target)
