@@ -19,7 +19,7 @@ from embcompare import __version__
 from embcompare.cli_given import keep_file, with_files
 from embcompare.cli_options import add_settings, summaries
 from embcompare.cli_options import settings_from as _settings
-from embcompare.cli_outputs import FORMATS, outputs_of, ready, tell, write
+from embcompare.cli_outputs import FORMATS, outputs_of, ready, tell, write, writing
 from embcompare.cli_show import ProgressLine, described, say
 from embcompare.cli_stored import kept, results
 from embcompare.demo import DESCRIPTIONS, OFFERED
@@ -131,7 +131,7 @@ def _parser(words: Sequence[str]) -> _Parser:
             "content of both models' weights; embcompare.load_layer_map reads it."
         )
         output = fit.add_argument_group("running and output")
-        output.add_argument("--to", metavar="FILE", required=True, help="the file to write")
+        output.add_argument("--to", metavar="FILE", required=True, help="the file to write; - is standard output")
         output.add_argument("--run", type=int, default=0, metavar="N", help="which training of a network (default: 0)")
         output.add_argument("--device", default="auto", metavar="DEVICE", help="where to compute (default: auto)")
         output.add_argument("--quiet", action="store_true", help="no progress")
@@ -218,7 +218,8 @@ def _fit_map(arguments: argparse.Namespace) -> None:
     from embcompare.export import check_target
     from embcompare.layermaps import fit_layer_map
 
-    check_target(arguments.to)
+    if arguments.to != "-":
+        check_target(arguments.to)
     said = with_files(arguments)
     settings = typing.cast("Bijection", _settings(arguments))
     if len(settings.map_names()) > 1:
@@ -230,10 +231,15 @@ def _fit_map(arguments: argparse.Namespace) -> None:
         )
     finally:
         line.close()
-    fitted.save(arguments.to)
+    if arguments.to == "-":
+        with writing():
+            sys.stdout.buffer.write(fitted.to_bytes())
+    else:
+        fitted.save(arguments.to)
     for notice in said:
         say(notice)
-    say(f"The map '{settings.map_names()[0]}' has R² {fitted.pair.r2:.4f} on test rows; it is in {arguments.to}.")
+    where = "went to standard output" if arguments.to == "-" else f"is in {arguments.to}"
+    say(f"The map '{settings.map_names()[0]}' has R² {fitted.pair.r2:.4f} on test rows; it {where}.")
 
 
 def _models(arguments: argparse.Namespace) -> None:

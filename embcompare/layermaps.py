@@ -103,17 +103,22 @@ class LayerMap:
 
     def save(self, path: str | Path) -> None:
         """Write the map to a safetensors file, whole or not at all; raises :class:`StoreError` where it cannot."""
-        from safetensors.numpy import save
-
         from embcompare.export import check_target, write_file
 
         check_target(str(path))
+        write_file(str(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that :meth:`save` writes."""
+        from safetensors.numpy import save
+
         arrays, header = self.map.to_arrays()
         for name, values in zip(_SCALES, (self.scale_a, self.scale_a, self.scale_b, self.scale_b), strict=True):
             each = values.mean if name.startswith("mean") else values.scale
             arrays[f"{_OWN}{name}"] = np.ascontiguousarray(each.cpu().numpy())
         text = json.dumps({"format": _FORMAT, "map": header, "pair": asdict(self.pair)}, separators=(",", ":"))
-        write_file(str(path), save(arrays, {"embcompare_map": text, "sha256": _digest(text, arrays)}))
+        data: bytes = save(arrays, {"embcompare_map": text, "sha256": _digest(text, arrays)})
+        return data
 
 
 def fit_layer_map(
@@ -132,9 +137,15 @@ def fit_layer_map(
     counts the trainings of a network, whose seed is ``settings.seed + run``. A fit that was stopped is taken up again.
     Raises :class:`SettingsError` for a map or run that there is not, and what the experiment raises.
     """
+    from embcompare.experiments.bijection import Bijection as Fit
     from embcompare.experiments.bijection_map import fitted_map
     from embcompare.store import Store as Results
 
+    if not isinstance(settings, Fit) or type(run) is not int:
+        raise SettingsError(
+            f"fit_layer_map takes settings of a Bijection and the number of a run; got {type(settings).__name__} and "
+            f"{run!r}."
+        )
     names = settings.map_names()
     if not map and len(names) > 1:
         raise SettingsError(f"Say which map: {', '.join(names)}.")
@@ -176,6 +187,8 @@ def load_layer_map(path: str | Path, model_a: str | None = None, model_b: str | 
     from embcompare.maps.catalogue import load_map
     from embcompare.maps.protocol import Standardiser
 
+    if not isinstance(path, str | Path) or not str(path):
+        raise InputError(f"load_layer_map takes the path of a file; got {path!r}.")
     arrays, header, pair = _read(Path(path))
     scales = {name: arrays.pop(f"{_OWN}{name}", np.empty(0)) for name in _SCALES}
     made = load_map(arrays, header)
@@ -204,8 +217,9 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any], LayerPa
 
     what = f"{path} is not a map that embcompare saved"
     try:
-        wrong = misplaced(path, "file")
-        if wrong or not path.exists():
+        if misplaced(path, "file"):
+            raise InputError(f"{path} is no file; give one that LayerMap.save wrote.")
+        if not path.exists():
             raise InputError(f"There is no file {path}; give one that LayerMap.save wrote.")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path} is larger than {MAX_BYTES // 2**30} GiB, the most that is read.")
@@ -226,7 +240,13 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any], LayerPa
         if described["format"] != _FORMAT:
             raise InputError(f"{path} is of layout {described['format']}, and this reads {_FORMAT}; save it again.")
         known = {each.name for each in fields(LayerPair)}
-        return arrays, described["map"], LayerPair(**{k: v for k, v in described["pair"].items() if k in known})
+        pair = LayerPair(**{name: value for name, value in described["pair"].items() if name in known})
+        kinds = {"layer_a": int, "layer_b": int, "settings": dict, "r2": int | float}
+        if any(not isinstance(getattr(pair, name), kinds.get(name, str)) for name in known):
+            raise TypeError("a fact of another kind")
+        if not isinstance(described["map"], dict):
+            raise TypeError("no header")
+        return arrays, described["map"], pair
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{what}: its description is incomplete; save the map again.") from error
 

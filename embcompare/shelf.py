@@ -252,11 +252,25 @@ class Shelf:
 
 def keep_corpus(corpus: Corpus) -> str:
     """Keep a corpus on the shelf of the usual store and return the name to use in settings."""
+    from embcompare.text.corpora import Corpus
+
+    if not isinstance(corpus, Corpus):
+        raise SettingsError(
+            "keep_corpus takes a Corpus, as embcompare.text.corpora makes it, such as corpus_from_text(text); got "
+            f"{type(corpus).__name__}. From a shell a file is kept with: python -m embcompare keep FILE."
+        )
     return Shelf().keep_corpus(corpus)
 
 
 def keep_vectors(vectors: Vectors) -> str:
     """Keep vectors on the shelf of the usual store and return the name to use in settings."""
+    from embcompare.text.uploads import Vectors
+
+    if not isinstance(vectors, Vectors):
+        raise SettingsError(
+            "keep_vectors takes Vectors, such as embcompare.text.uploads.Vectors(name, array); got "
+            f"{type(vectors).__name__}. From a shell a file is kept with: python -m embcompare keep FILE."
+        )
     return Shelf().keep_vectors(vectors)
 
 

@@ -457,6 +457,35 @@ def test_a_gap_is_the_difference_of_r2_and_its_interval_covers_it():
     assert grouped.high - grouped.low == pytest.approx(found.high - found.low, rel=1e-9)
 
 
+def reading_of(mean, error, apart=0.0, rows=400, seed=0):
+    """Read maps that miss a target by ``error`` standard deviations alike, and by ``apart`` each for itself."""
+    generator = np.random.default_rng(seed)
+    y, missed = generator.normal(size=(2, rows, 5))
+    roles = ("orthogonal", "linear", "inn", "mlp")
+    predicted = {role: y + error * missed + apart * generator.normal(size=y.shape) for role in roles}
+    return read_maps(y, {**predicted, "mean": np.full_like(y, mean)}, margin=0.01)
+
+
+def test_no_map_is_enough_where_none_predicts():
+    """The mean of training rows can be far from that of test rows, and to beat it is not to predict anything."""
+    reading = reading_of(1.5, 1.2)
+    assert reading.gaps["mean", "linear"].low > 0
+    assert reading.kind is Kind.UNRELATED
+
+
+def test_what_is_not_ruled_out_is_left_open():
+    assert reading_of(0.0, 0.1).sentence.startswith("A rotation is enough")
+    readings = (reading_of(0.0, 0.5, 0.2, rows=40, seed=seed) for seed in range(20))
+    open_ = next(each for each in readings if each.kind is Kind.ROTATION)
+    assert open_.sentence.startswith("Nothing beyond a rotation is shown, nor ruled out")
+    assert "0.01 would count" in open_.sentence
+
+
+def test_a_share_for_test_that_leaves_one_text_is_said():
+    with pytest.raises(InputError, match=r"share of 0\.8 for test 1 text of 4 is left"):
+        split_three(40, np.repeat(np.arange(4), 10), validation=0.1, test=0.8)
+
+
 def test_gaps_and_readings_refuse_what_they_cannot_read():
     y = np.random.default_rng(0).standard_normal((20, 3))
     with pytest.raises(InputError, match="prediction"):

@@ -193,7 +193,17 @@ def test_a_file_signed_by_somebody_else_is_read_strictly_all_the_same(change, ri
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{}", "null", '"x"', '{"format": 9}', '{"format": 1, "map": {}, "pair": {"model_a": "x"}}', "{"]
+    "text",
+    [
+        '{"format": 1, "map": [], "pair": {"model_a": "x"}}',
+        "[]",
+        "{}",
+        "null",
+        '"x"',
+        '{"format": 9}',
+        '{"format": 1, "map": {}, "pair": {"model_a": "x"}}',
+        "{",
+    ],
 )
 def test_a_description_that_is_none_is_refused(text, ridge, tmp_path):
     path = tmp_path / "map.safetensors"
@@ -212,9 +222,24 @@ def test_files_of_other_kinds_are_told_apart(tmp_path):
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="is not a map"):
         load_layer_map(tmp_path / "model.safetensors")
-    for absent in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(InputError, match="There is no file"):
-            load_layer_map(absent)
+    with pytest.raises(InputError, match="There is no file"):
+        load_layer_map(tmp_path / "nothing")
+    with pytest.raises(InputError, match="is no file"):
+        load_layer_map(tmp_path)
+    for nothing in (None, "", 3):
+        with pytest.raises(InputError, match="takes the path of a file"):
+            load_layer_map(nothing)
+
+
+def test_what_cannot_be_fitted_or_mapped_is_one_sentence(ridge, store):
+    with pytest.raises(SettingsError, match="takes settings of a Bijection"):
+        fit_layer_map(embcompare.MapPairs(*TWINS[:2]), "ridge", store=store)
+    with pytest.raises(SettingsError, match="number of a run"):
+        fit_layer_map(bijection("ridge"), run="0", store=store)
+    rows = np.zeros((3, ridge.map.width_a), dtype=np.float32)
+    rows[1, 2] = np.nan
+    with pytest.raises(InputError, match="Row 1 to map holds NaN"):
+        ridge.transform(rows)
 
 
 def test_where_it_cannot_be_written_nothing_is_left(ridge, tmp_path):
@@ -274,3 +299,33 @@ def test_from_a_shell_one_map_goes_to_a_file(capsys, monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
         main(["fit-map", *sides, "--maps", "ridge"])
     assert "--to" in capsys.readouterr().err
+
+
+def test_a_description_with_facts_of_other_kinds_is_refused(ridge, tmp_path):
+    path = tmp_path / "map.safetensors"
+    ridge.save(path)
+    with safe_open(path, "numpy") as file:
+        described = json.loads(file.metadata()["embcompare_map"])
+    arrays = load_file(path)
+    for name, value in (("weights_a", 7), ("layer_a", "2"), ("settings", []), ("r2", None)):
+        text = json.dumps({**described, "pair": {**described["pair"], name: value}})
+        save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+        with pytest.raises(InputError, match="its description is incomplete"):
+            load_layer_map(path)
+    for header in ([], {"map": ["ridge"]}, {**described["map"], "options": {"bend": 1}}):
+        text = json.dumps({**described, "map": header})
+        save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+        with pytest.raises(InputError):
+            load_layer_map(path)
+
+
+def test_from_a_shell_a_map_goes_to_standard_output(capfdbinary, monkeypatch, tmp_path):
+    from embcompare.cli import main
+
+    monkeypatch.setenv("EMBCOMPARE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    sides = ["--model-a", TWINS[0], "--model-b", TWINS[1], "--layer-a", "2", "--layer-b", "3", "--max-rows", "700"]
+    assert main(["fit-map", *sides, "--maps", "ridge", "--quiet", "--to", "-"]) == 0
+    (tmp_path / "map.safetensors").write_bytes(capfdbinary.readouterr().out)
+    assert load_layer_map(tmp_path / "map.safetensors", *TWINS[:2]).map.name == "ridge"
+    assert not (tmp_path / "-").exists()

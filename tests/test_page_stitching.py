@@ -497,10 +497,10 @@ def test_tooltips_call_the_outlined_cells_best_entries(selection):
     drawn = stitching_picture.grid(result, "pseudo_inverse", "loss", ("a", "b"), selection=selection).to_dict()
     tips = [tip for layer in drawn["layer"][0]["layer"] for tip in layer["encoding"].get("tooltip", [])]
     titles = {tip["title"]: tip["field"] for tip in tips}
-    assert titles["best entry of this cut"] == "assigned"
+    assert titles["best entry of this cut"] == "pairing"
     assert "assignment" not in titles
     rows = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
-    told = [(row["layer_a"], row["layer_b"]) for row in rows if row["assigned"]]
+    told = [(row["layer_a"], row["layer_b"]) for row in rows if row["pairing"] == "yes"]
     assert told == list(enumerate(result.best_entries("pseudo_inverse", "loss").tolist()))
 
 

@@ -19,9 +19,20 @@ from embcompare.experiments.representations import RepresentationSimilarity
 from embcompare.shelf import Shelf
 from embcompare.store import Entry, Store
 from embcompare.text.corpora import corpus_from_text
-from embcompare.ui import alignment, keptlist, links, results, runs, similarity, stitching_form, vocabulary_views
+from embcompare.ui import (
+    alignment,
+    bijection_form,
+    decomposition_views,
+    keptlist,
+    links,
+    results,
+    runs,
+    similarity,
+    stitching_form,
+    vocabulary_views,
+)
 from embcompare.ui import opened as opened_on
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
+from embcompare.ui.page import BIJECTION, DECOMPOSITION, PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
 
 ROOT = Path(__file__).parent.parent
 PAIR = {"model_a": "demo/gpt2-a", "model_b": "demo/gpt2-b"}
@@ -90,6 +101,12 @@ EXAMPLES = {
     "parameter-agreement": {**PAIR, "k": 9, "sentences": 12, "null_draws": 3},
     "stitching": {**PAIR, "kernels": "ridge, permuted", "sentences": 12, "runs": 3},
     "stitched-text": {**PAIR, "text": "The whale", "cut": 2, "entry": 3, "kernel": "anchors", "tokens": 4},
+    "bijection": {**PAIR, "layer_a": 2, "layer_b": 3, "maps": "mean, ridge", "epochs": 9},
+    "bijection-depths": {**PAIR, "layers": "1:1, 2:3", "maps": "mean, ridge", "epochs": 9},
+    "map-pairs": {**PAIR, "maps": "least_squares", "splits": 2},
+    "decomposition": {**PAIR, "by": "layer", "sentences": 12, "ablation": False},
+    "sentence-terms": {**PAIR, "text": "The whale", "layer_a": 2, "position_b": 1, "token_mean": "correction"},
+    "term-series": {"runs": "one: demo/gpt2-a, demo/gpt2-b", "corpus": "shipped", "sentences": 7, "layer": 2},
 }
 
 
@@ -103,13 +120,28 @@ def test_a_link_says_every_setting_that_its_page_knows_and_only_those(experiment
         REPRESENTATIONS: similarity.DEFAULTS,
         VOCABULARY: vocabulary_views.DEFAULTS,
         STITCHING: stitching_form.DEFAULTS,
+        BIJECTION: bijection_form.DEFAULTS,
+        DECOMPOSITION: decomposition_views.DEFAULTS,
     }[script]
     assert set(said) <= set(known)
     for name, value in wanted.to_dict().items():
         called = where.renamed.get(name, name)
         if called in known:
             assert said[called] == links.text(value)
-    assert "model_a" in said
+    assert "model_a" in said or experiment == "term-series", "which names its models in its runs"
+
+
+def test_what_the_page_decomposition_shows_comes_back_from_its_link():
+    readers = decomposition_views.readers()
+    for experiment, expected in (
+        ("decomposition", {"tab": "layers", "by": "layer", "sentences": 12, "ablation": False}),
+        ("sentence-terms", {"tab": "sentence", "text": "The whale", "layer_a": "2", "layer_b": "last"}),
+        ("term-series", {"tab": "series", "series_runs": "one: demo/gpt2-a, demo/gpt2-b", "series_layer": 2}),
+    ):
+        script, said = results.link_of(entry(settings_type(experiment).from_dict(EXAMPLES[experiment])))
+        assert script == DECOMPOSITION
+        read = {name: readers[name](text) for name, text in said.items()}
+        assert {name: read[name] for name in expected} == expected
 
 
 def test_what_the_page_vocabulary_shows_comes_back_from_its_link():

@@ -552,3 +552,58 @@ def test_other_families_make_series_too(tiny_model, name):
     assert np.isfinite(result.performance[0]).all()
     np.testing.assert_allclose(result.mean[0].sum(-1), 1, atol=1e-8)
     assert ("cross-attention" in result.terms) == (name in ("t5-gated", "mt5"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "single", "together"),
+    [
+        ((2, 2), False, False),
+        ((2,) * 9, False, False),
+        ((3, 3), True, False),
+        ((6,), True, False),
+        ((6, 6), True, False),
+        ((3, 3, 3), True, False),
+        ((4, 4, 4), True, True),
+        ((4, 4, 4, 1), True, True),
+        ((5, 5, 2), True, False),
+        ((6,) * 5, True, True),
+    ],
+)
+def test_too_few_runs_or_checkpoints_give_no_interval(lengths, single, together):
+    from embcompare.experiments.term_series_statistics import can_resample
+
+    assert can_resample(lengths) == (single, together)
+
+
+def test_noise_is_seldom_clear_where_an_interval_is_given():
+    """Twenty indicators of noise against a metric of noise, at the fewest runs and checkpoints that are let through."""
+    from embcompare.decomposition.series_table import correlate_changes
+
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x, y = [rng.normal(size=(20, 4)) for _ in range(3)], [rng.normal(size=(1, 4)) for _ in range(3)]
+        part = correlate_changes(x, y, tests=20, resamples=500)
+        found.append(bool(((part.low_all > 0) | (part.high_all < 0)).any()))
+    assert np.mean(found) <= 0.15
+
+
+def test_two_checkpoints_of_two_runs_clear_nothing():
+    runs = "a: demo/numbers-1-200, demo/numbers-1-600; b: demo/numbers-2-200, demo/numbers-2-600"
+    result = running.run(TermSeries(runs, sentences=6), keep=False)
+    assert not result.correlation_frame()["clear"].any()
+    assert np.isnan(result.rho_low).all()
+    assert "which may be chance" in result.sentence()
+    assert "clear of 0" not in result.sentence()
+    assert "too few checkpoints to resample" in result.limits()
+
+
+def test_nothing_goes_with_terms_that_are_not_there_yet():
+    result = running.run(TermSeries.demo(seeds=[1, 2], sentences=6, layer=0), keep=False)
+    state = list(result.layers).index(0)
+    others = [at for at, term in enumerate(result.terms) if term != "input"]
+    assert np.isnan(result.rho[:, :, state][..., others]).all()
+    assert np.isfinite(result.rho[:, :, state + 1][..., others]).any()
+    np.testing.assert_allclose(result.mean[0].sum(-1), 1, atol=1e-9)
+    for name in ("self-attention", "cross-attention", "feed-forward", "correction"):
+        assert f"of {name}" not in result.sentence()

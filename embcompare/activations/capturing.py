@@ -38,7 +38,7 @@ from embcompare.activations.states import (
 )
 from embcompare.errors import Incomparable, ModelDamaged, SettingsError, StoreError
 from embcompare.text.corpora import Corpus, InputError
-from embcompare.text.encoding import Encoded, encode
+from embcompare.text.encoding import Encoded, encode, refuse_unknown
 from embcompare.text.words import TokenIndex
 from embcompare.words import plural
 
@@ -54,8 +54,8 @@ CPU_TOKENS = 1024
 GPU_TOKENS = 8192
 """Tokens in a batch on a GPU, which wants to be kept busy."""
 
-UNKNOWN_NOTED, UNKNOWN_REFUSED = 0.01, 0.5
-"""Shares of a text's tokens that the vocabulary lacks: what is said, and what is too much to compare anything."""
+UNKNOWN_NOTED = 0.01
+"""Share of a text's tokens that the vocabulary lacks, above which it is said."""
 
 _VERSION = 2
 _COLUMNS = ("sentence", "position", "token", "start", "end")
@@ -288,13 +288,7 @@ class _Request:
         label = self.model.spec.label
         if not len(encoded.index):
             raise InputError(f"The tokenizer of {label} finds no token in {self.corpus.name}; give ordinary text.")
-        tokens = len(encoded.index)
-        if encoded.unknown > UNKNOWN_REFUSED * tokens:
-            raise InputError(
-                f"The vocabulary of {label} lacks {encoded.unknown:,} of the {tokens:,} tokens of {self.corpus.name}, "
-                "which would all be read as the one unknown token; give a text in the model's language, or give the "
-                "model the tokenizer it was trained with."
-            )
+        refuse_unknown(encoded, label, self.corpus.name)
         table = self.stack.run.get_input_embeddings().weight
         highest = max(int(ids.max()) for ids in encoded.ids if len(ids))
         if highest >= table.shape[0]:

@@ -49,6 +49,8 @@ class AttentionPatternsResult(Result):
 
     def head(self, side: str, layer: int, head: int) -> np.ndarray:
         """Return the attention of one head of block ``layer`` (from 1), (t, t); ``SettingsError`` where it is none."""
+        if side not in ("a", "b"):
+            raise SettingsError(f"There is no side '{side}'; there are a and b.")
         attention, heads = (self.attention_a, self.heads_a) if side == "a" else (self.attention_b, self.heads_b)
         if not (1 <= layer <= len(attention) // heads and 0 <= head < heads):
             raise SettingsError(

@@ -25,7 +25,7 @@ class Bijection(Settings):
     """Fit maps from one layer of A to one of B, and say on texts that no map saw which kind of map it takes."""
 
     experiment: ClassVar[str] = "bijection"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     result_type: ClassVar[type[Result]] = BijectionResult
 
     model_a: str = option(

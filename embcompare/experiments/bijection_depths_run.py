@@ -28,8 +28,8 @@ _STEPS = 1000
 """Steps that one depth counts, whatever it counts itself."""
 _TAKES = {
     "unrelated": "no map predicts anything",
-    "rotation": "a rotation is enough",
-    "linear": "a linear map is enough",
+    "rotation": "nothing beyond a rotation is shown",
+    "linear": "nothing beyond a linear map is shown",
     "bijection": "the invertible network finds more than a linear map",
     "beyond": "a perceptron finds what the invertible network did not",
 }

@@ -72,7 +72,8 @@ def split_rows(pair: Pair, settings: RowSettings, seed: int) -> Split:
     texts = len(np.unique(pair.items))
     if texts < 3:
         raise Incomparable(
-            f"The rows come from {plural(texts, 'text')}, and training, validation and test need one each; give more."
+            f"The rows come from {plural(texts, 'text')}, and training, validation and test need one each; give more "
+            f"texts, or, where they were cut to max_rows ({settings.max_rows:,}), more rows."
         )
     return split_three(len(pair.rows), pair.items, validation=settings.validation, test=settings.test, seed=seed)
 

@@ -62,6 +62,8 @@ class DecompositionRun:
         """Encode the sentences for both models, those left out in which either finds no token."""
         targets = targets_of(corpus) if any(map(translates, models)) else ()
         texts = [TextsOf.of(model, corpus.sentences, targets=targets) for model in models]
+        for each in texts:
+            each.check_known(corpus.name)
         empty = sorted({number for each in texts for number in each.encoded.empty})
         if not empty:
             return texts

@@ -35,6 +35,8 @@ class Labels:
     is_text: list[np.ndarray]
     cut: int = 0
     unknown: int = 0
+    own: bool = False
+    """Whether the model wrote them itself; ``cut`` then counts those without an end."""
 
 
 class _AsTarget:
@@ -118,7 +120,7 @@ def own_output(
     special = list(set(model.tokenizer.all_special_ids) - {lacking})
     unknown = sum(int((row == lacking).sum()) for row in rows) if lacking is not None else 0
     cut = sum(not len(row) or int(row[-1]) not in ends for row in rows)
-    return Labels(rows, [~np.isin(row, special) for row in rows], cut, unknown)
+    return Labels(rows, [~np.isin(row, special) for row in rows], cut, unknown, own=True)
 
 
 def written_as(model: LoadedModel, labels: Labels) -> list[str]:

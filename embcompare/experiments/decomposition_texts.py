@@ -17,7 +17,7 @@ from embcompare.decomposition.reading import IGNORED, Readout
 from embcompare.errors import Incomparable, SettingsError, UnsupportedFamily
 from embcompare.experiments.decomposition_targets import Labels, labels_of, padded, start_token
 from embcompare.experiments.sides import VECTORS
-from embcompare.text.encoding import Encoded, encode
+from embcompare.text.encoding import Encoded, encode, refuse_unknown
 from embcompare.words import agree, in_words, plural
 
 if TYPE_CHECKING:
@@ -259,9 +259,17 @@ class TextsOf:
             at = np.flatnonzero(is_text[:-1] & is_text[1:] if self.causal else is_text)
             yield np.full(len(at), text), at, ids[at + 1] if self.causal else ids[at]
 
+    def check_known(self, name: str) -> None:
+        """Raise :class:`InputError` where the vocabulary lacks most of the text called ``name``."""
+        refuse_unknown(self.encoded if self.sources is None else self.sources, self.model.spec.label, name)
+
     def notices(self) -> list[str]:
         """Return what is to be said of the texts: those that were cut, and tokens that the vocabulary lacks."""
         said, label, encoded = [], self.model.spec.label, self.encoded
+        if self.labels is not None and self.labels.own and self.labels.cut:
+            many = self.labels.cut
+            said.append(f"{label}: {plural(many, 'translation')} had no end and {agree(many, 'was', 'were')} stopped.")
+            encoded = dataclasses.replace(encoded, cut=encoded.cut - many)
         if encoded.cut:
             said.append(
                 f"{label}: {plural(encoded.cut, 'text')} {agree(encoded.cut, 'was', 'were')} cut to the "

@@ -69,7 +69,7 @@ class SeriesRun:
                     self._checkpoint(model, number, at)
                 self.begun += 1
                 self._report(0.0, f"{model.spec.label} is done", self._assembled({}))
-        found = Gathered(self.lengths, self.performance, self.mean, self._same_units(), self.by_text, self.text_scores)
+        found = self._gathered()
         fields = correlations(found, self.settings.seed)
         self._report(0.6, "changes correlated")
         fields |= {"variance": variances(found), "distance": distances(found)}
@@ -77,6 +77,16 @@ class SeriesRun:
         fields |= {**over_texts(found, self.settings.seed), "text_scores": found.scores}
         self._report(1.0, "done")
         return self._assembled(fields)
+
+    def _gathered(self) -> Gathered:
+        """Return what statistics are of: without terms that are zero in a state at every checkpoint.
+
+        Nothing of them goes with anything; what would is their distance, which is the length of the state.
+        """
+        absent = np.nanmax(self.mean[list(INDICATORS).index("norm_ratio")], (0, 1), initial=0.0) == 0
+        units = [np.where(absent[..., None], np.nan, each) for each in self._same_units()]
+        mean, by_text = np.where(absent, np.nan, self.mean), np.where(absent[..., None], np.nan, self.by_text)
+        return Gathered(self.lengths, self.performance, mean, units, by_text, self.text_scores)
 
     def _report(self, share: float, message: str, partial: TermSeriesResult | None = None) -> None:
         self.context.report(round(100 * (self.begun + share)), self.total, message, partial)
@@ -126,6 +136,7 @@ class SeriesRun:
     def _texts(self, model: LoadedModel) -> TextsOf:
         targets = targets_of(self.corpus) if translates(model) else ()
         texts = TextsOf.of(model, self.corpus.sentences, LONGEST, targets=targets)
+        texts.check_known(self.corpus.name)
         if texts.encoded.empty:
             number, name = texts.encoded.empty[0] + 1, self.corpus.name
             raise InputError(f"Sentence {number:,} of {name} has no token that {model.spec.label} reads; leave it out.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embcompare.experiments.term_series_result import ALL_TERMS, HIGHER_IS_BETTER
+from embcompare.experiments.term_series_statistics import LEAST_CHECKPOINTS, LEAST_FOR_ALL, LEAST_RUNS
 from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ def verdict(result: TermSeriesResult, metric: str, state: int) -> str:
     if len(result.runs) == 1:
         shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in order[:SHOWN])
         return f"In this one run, what goes most with {metric} in {where} is {shown}; one run clears none of chance."
+    if not (np.isfinite(low) & np.isfinite(high)).any():
+        shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in order[:SHOWN])
+        return (
+            f"So few runs and checkpoints give no interval that allows for all {result.tests} correlations looked at; "
+            f"what goes most with {metric} in {where} is {shown}, which may be chance. It takes "
+            f"{_count(LEAST_RUNS)} runs of at least {_count(LEAST_CHECKPOINTS)} checkpoints, {LEAST_FOR_ALL} in all."
+        )
     if not clear.any():
         best = order[0]
         return (
@@ -80,7 +88,10 @@ def limits(result: TermSeriesResult) -> str:
         said += f", below 5 % for one indicator chosen beforehand; to allow for all {result.tests} takes {needed} runs"
     else:
         said += f", which allows for all {result.tests}"
-    return f"{said}. The intervals resample runs and the checkpoints in each. {shared}"
+    resampled = " The intervals resample runs and the checkpoints in each."
+    if result.rho_low is None or not np.isfinite(result.rho_low).any():
+        resampled = " There are too few checkpoints to resample, so there are no intervals."
+    return f"{said}.{resampled} {shared}"
 
 
 def spread(result: TermSeriesResult, indicator: str, state: int) -> str:

@@ -181,6 +181,9 @@ class Map(ABC):
         rows = as_rows(given, "the array to map")
         if rows.shape[1] != width:
             raise Incomparable(f"The map '{self.name}' takes vectors {width} wide here, and these are {rows.shape[1]}.")
+        finite = torch.isfinite(rows).all(1)
+        if not bool(finite.all()):
+            raise InputError(f"Row {int((~finite).nonzero()[0]):,} to map holds NaN or infinite values; leave it out.")
         wide = rows.dtype == torch.float64
         out = way(rows.cpu() if wide else rows.float().cpu()).to(torch.float64 if wide else torch.float32)
         return out.to(rows.device) if isinstance(given, Tensor) else out.numpy()

@@ -15,7 +15,7 @@ from embcompare.errors import Incomparable, InputError, SettingsError
 from embcompare.maps.base import Map, paired
 from embcompare.maps.paired import as_rows
 from embcompare.maps.states import split_items
-from embcompare.words import plural
+from embcompare.words import agree, plural
 
 _BLOCK = 2048
 _NO_LENGTH = 1e-9
@@ -78,6 +78,12 @@ def split_three(n: int, items: Any = None, *, validation: float = 0.15, test: fl
     labels = np.arange(n) if items is None else np.asarray(items.cpu() if isinstance(items, Tensor) else items)
     aside = split_items(n, labels, test, seed)
     rest = torch.nonzero(~aside).flatten()
+    left, whole = (len(np.unique(each)) for each in (labels[rest.numpy()], labels))
+    if left < 2 and n > 2:
+        raise InputError(
+            f"With a share of {test:g} for test {plural(left, 'text')} of {whole:,} {agree(left, 'is', 'are')} left, "
+            "and training and validation need one each; choose a smaller share for test, or give more texts."
+        )
     held = split_items(len(rest), labels[rest.numpy()], validation / (1 - test), seed + 1)
     return Split(rest[~held], rest[held], torch.nonzero(aside).flatten())
 

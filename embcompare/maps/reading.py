@@ -111,8 +111,10 @@ def read_maps(
 
     ``predicted`` holds those of ``mean``, ``orthogonal``, ``linear`` (least squares or ridge), ``inn`` and ``mlp``,
     each as :func:`r2_gap` takes them. A step to a richer kind counts where R² rises by ``margin`` and the interval of
-    the rise is above 0. "Beyond" says that the perceptron finds what no bijection of this size did; that is evidence
-    against a bijection only as far as the INN was trained well and on enough rows.
+    the rise is above 0; a map counts at all where its R² is above 0 as well. A kind is said to be enough where the
+    intervals of what richer ones add stay below ``margin``; where they do not, the question is left open. "Beyond" says
+    that the perceptron finds what no bijection of this size did; that is evidence against a bijection only as far as
+    the INN was trained well and on enough rows.
     """
     steps = [("mean", each) for each in ("linear", "inn", "mlp")]
     steps += [("orthogonal", "linear"), ("linear", "inn"), ("linear", "mlp"), ("inn", "mlp")]
@@ -124,7 +126,7 @@ def read_maps(
     def shown(a: str, b: str) -> bool:
         return gaps[a, b].shows(margin)
 
-    if not any(shown("mean", each) for each in ("linear", "inn", "mlp")):
+    if not any(shown("mean", each) and _r2(Y, predicted[each]) > 0 for each in ("linear", "inn", "mlp")):
         kind = Kind.UNRELATED
     elif shown("inn", "mlp"):
         kind = Kind.BEYOND
@@ -132,18 +134,35 @@ def read_maps(
         kind = Kind.BIJECTION
     else:
         kind = Kind.LINEAR if shown("orthogonal", "linear") else Kind.ROTATION
-    return Reading(kind, _sentence(kind, gaps), gaps)
+    return Reading(kind, _sentence(kind, gaps, margin), gaps)
 
 
-def _sentence(kind: Kind, gaps: dict[tuple[str, str], Gap]) -> str:
+def _r2(Y: Any, predicted: Any) -> float:
+    """Return R² over all features together, squared errors averaged over several predictions; NaN for constant rows."""
+    y = paired(Y, Y)[0].double()
+    total = float((y - y.mean(0)).square().sum())
+    return 1 - float(_missed(y, predicted).sum()) / total if total > 0 else math.nan
+
+
+def _sentence(kind: Kind, gaps: dict[tuple[str, str], Gap], margin: float) -> str:
     def rise(a: str, b: str) -> str:
         gap = gaps[a, b]
         return f"{gap.value:+.3f} R² ({gap.low:+.3f} to {gap.high:+.3f})"
 
+    def enough(what: str, adds: str, *steps: tuple[str, str]) -> str:
+        added = rise(*steps[0])
+        # an end that is not known rules nothing out
+        if all(gaps[step].high < margin for step in steps):
+            return f"{what} is enough: {adds} adds {added}."
+        return (
+            f"Nothing beyond {what[0].lower()}{what[1:]} is shown, nor ruled out: {adds} adds {added}, where "
+            f"{margin:g} would count."
+        )
+
     return {
         Kind.UNRELATED: "No map predicts the second representation from the first on texts it has not seen.",
-        Kind.ROTATION: f"A rotation is enough: any linear map adds {rise('orthogonal', 'linear')}.",
-        Kind.LINEAR: f"A linear map is enough: the invertible network adds {rise('linear', 'inn')}.",
+        Kind.ROTATION: enough("A rotation", "any linear map", ("orthogonal", "linear"), ("linear", "inn")),
+        Kind.LINEAR: enough("A linear map", "the invertible network", ("linear", "inn")),
         Kind.BIJECTION: f"The invertible network finds more than a linear map, {rise('linear', 'inn')}, and the "
         f"perceptron adds little to it, {rise('inn', 'mlp')}.",
         Kind.BEYOND: f"The perceptron finds what the invertible network did not, {rise('inn', 'mlp')}: the bijection "

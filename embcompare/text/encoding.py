@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from embcompare.errors import InputError
 from embcompare.text.tokens import Tokens
 from embcompare.text.words import Span, TokenIndex, offsets_by_surface
 
 _AT_ONCE = 512
 _UNLIMITED = 10**6
+
+
+UNKNOWN_REFUSED = 0.5
+"""Share of a text's tokens that the vocabulary lacks, above which there is nothing to compare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,3 +122,14 @@ def _spans(sentence: str, row: np.ndarray, is_text: np.ndarray, tokens: Tokens) 
     for place, span in zip(places.tolist(), offsets_by_surface(sentence, pieces, lower=tokens.uncased), strict=True):
         spans[place] = span
     return spans
+
+
+def refuse_unknown(encoded: Encoded, label: str, name: str) -> None:
+    """Raise :class:`InputError` where the vocabulary lacks most of the text called ``name``."""
+    tokens = len(encoded.index)
+    if encoded.unknown > UNKNOWN_REFUSED * tokens:
+        raise InputError(
+            f"The vocabulary of {label} lacks {encoded.unknown:,} of the {tokens:,} tokens of {name}, which would all "
+            "be read as the one unknown token; give a text in the model's language, or give the model the tokenizer it "
+            "was trained with."
+        )
