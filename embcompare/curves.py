@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import altair as alt
 import numpy as np
@@ -14,6 +14,33 @@ HEIGHT = 250
 MOST_POINTS = 40
 """A line of more points than this is drawn without them."""
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+# Seven colours that read on a light ground and on a dark one; what is a control is grey and dashed.
+_COLOURS = ("#2a8c96", "#cb6f33", "#6f86c4", "#958a36", "#9a6fa8", "#3f9d5c", "#c7566f")
+_GREYS, _CONTROL_DASHES = ("#7d8a8e", "#9aa5a8", "#6b797d"), ([6, 3], [2, 2], [8, 3, 2, 3])
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-left", "triangle-right")
+_CONTROL_SHAPES = ("cross", "diamond", "triangle-down")
+
+
+class Declared(Protocol):
+    """What a registry says of one of its entries, as far as a picture goes."""
+
+    @property
+    def control(self) -> bool:
+        """Whether it is there to be beaten or missed."""
+
+
+def styles(names: Sequence[str], registry: Mapping[str, Declared]) -> tuple[list[str], list[list[int]], list[str]]:
+    """Return colour, dash and shape of each of ``names``: the same in every picture, by its place in ``registry``."""
+    colours, dashes, shapes = [], [], []
+    own = [name for name in registry if not registry[name].control]
+    others = [name for name in registry if registry[name].control]
+    for name in names:
+        control = registry[name].control
+        at = others.index(name) if control else own.index(name)
+        colours.append(_GREYS[at % len(_GREYS)] if control else _COLOURS[at % len(_COLOURS)])
+        dashes.append(list(_CONTROL_DASHES[at % len(_CONTROL_DASHES)]) if control else [1, 0])
+        shapes.append(_CONTROL_SHAPES[at % len(_CONTROL_SHAPES)] if control else _SHAPES[at % len(_SHAPES)])
+    return colours, dashes, shapes
 
 
 def along(
@@ -29,10 +56,12 @@ def along(
     log_x: bool = False,
     height: int = HEIGHT,
     width: int | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> alt.LayerChart:
     """Draw one line a series over its index from ``start`` (or over ``x``), told apart by colour and by dash.
 
     ``bands`` are shaded between a lower and an upper curve under the series' name; values that are NaN leave a gap.
+    ``colours`` are those of all series, where a picture beside it has them too; else the page's theme has them.
     """
     names = list(series)
     frame = pd.concat(
@@ -41,7 +70,12 @@ def along(
             for name, values in series.items()
         ]
     )
-    colour = alt.Color("line:N", sort=names, title=None, legend=_legend("stroke"))
+    own: dict[str, Any] = {}
+    if colours is not None:
+        own["scale"] = alt.Scale(domain=names, range=[colours[name] for name in names])
+    # names that do not fit beside each other would be cut off
+    legend = _legend("stroke", columns=2 if len(names) > 4 or sum(map(len, names)) > 60 else 0)
+    colour = alt.Color("line:N", sort=names, title=None, legend=legend, **own)
     scale = alt.Scale(type="log") if log else alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale()
     whole = bool(np.equal(np.mod(frame["x"], 1), 0).all())
     axis = alt.Axis(format="d" if whole else "~r", tickMinStep=1 if whole else 0, grid=False)
@@ -168,8 +202,15 @@ def token_grid(
     return alt.layer(cells, words).properties(width=alt.Step(step), height=alt.Step(24))
 
 
-def _legend(symbol: str = "circle") -> alt.Legend:
-    return alt.Legend(orient="top", direction="horizontal", labelLimit=320, symbolOpacity=1, symbolType=symbol)
+def _legend(symbol: str = "circle", columns: int = 0) -> alt.Legend:
+    return alt.Legend(
+        orient="top",
+        direction="horizontal",
+        labelLimit=320,
+        symbolOpacity=1,
+        symbolType=symbol,
+        **({"columns": columns} if columns else {}),
+    )
 
 
 def _clipped(text: str, longest: int) -> str:

@@ -10,14 +10,26 @@ from embcompare.entries import changed
 from embcompare.entries import text as text_of
 from embcompare.experiments.vectors import INTERACTIONS
 from embcompare.store import Entry
-from embcompare.ui import alignment, lens, similarity, stitching_form, vocabulary_views
-from embcompare.ui.page import PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
+from embcompare.ui import (
+    alignment,
+    attention,
+    bijection_form,
+    decomposition_series,
+    decomposition_views,
+    lens,
+    similarity,
+    stitching_form,
+    vocabulary_views,
+)
+from embcompare.ui.page import BIJECTION, DECOMPOSITION, PARAMETERS, REPRESENTATIONS, STITCHING, VOCABULARY
 
 NAMES: dict[str, str] = {
     "parameter-alignment": "Parameters, layer by layer",
     "parameter-matches": "Parameters, one pair of layers",
     "representation-similarity": "Representations, layer by layer",
     "representation-pair": "Representations, one pair of layers",
+    "attention-similarity": "Attention, heads against heads",
+    "attention-patterns": "Attention in one sentence",
     "logit-lens": "Logit lens",
     "token-reading": "Vectors read as tokens",
     "token-search": "A token searched",
@@ -28,12 +40,14 @@ NAMES: dict[str, str] = {
     "stitching": "Stitching, every pair of layers",
     "stitched-text": "A text continued by a stitched model",
     "bijection": "Maps between two layers",
+    "bijection-depths": "Maps at every depth",
     "map-pairs": "Maps between all pairs of layers",
     "decomposition": "Hidden states as sums, over a text",
     "sentence-terms": "Hidden states as sums, one sentence",
+    "term-series": "Hidden states as sums, over trainings",
 }
 """What each experiment is called."""
-WITHOUT_PAGE = ("bijection", "map-pairs", "decomposition", "sentence-terms")
+WITHOUT_PAGE: tuple[str, ...] = ()
 """Experiments that are run from Python and from a shell only; their results can be exported."""
 
 
@@ -57,6 +71,12 @@ OPENED_ON: dict[str, Opened] = {
     "parameter-matches": Opened(PARAMETERS, {}, {"null_draws": "", "seed": ""}),
     "representation-similarity": Opened(REPRESENTATIONS, {"tab": "matrix"}),
     "representation-pair": Opened(REPRESENTATIONS, {"tab": "matrix"}),
+    "attention-similarity": Opened(
+        REPRESENTATIONS, {"tab": "attention"}, {name: f"attention_{name}" for name in attention.OWN}
+    ),
+    "attention-patterns": Opened(
+        REPRESENTATIONS, {"tab": "attention"}, {name: f"attention_{name}" for name in attention.SENTENCE}
+    ),
     "logit-lens": Opened(REPRESENTATIONS, {"tab": "lens"}, {name: f"lens_{name}" for name in lens.OWN}),
     "token-reading": _vocabulary("read", model="model_a", layer="layer_a"),
     "token-search": _vocabulary("search", group="search_group", count="search_count", top=""),
@@ -68,6 +88,12 @@ OPENED_ON: dict[str, Opened] = {
     "parameter-agreement": _vocabulary("agreement", k="set_k", sentences="read_sentences", null_draws="shuffles"),
     "stitching": Opened(STITCHING),
     "stitched-text": Opened(STITCHING, {}, {"text": "prompt", "kernel": "map"}),
+    "bijection": Opened(BIJECTION),
+    "bijection-depths": Opened(BIJECTION, {}, {"layers": "depths"}),
+    "map-pairs": Opened(BIJECTION, {}, {"maps": "linear"}),
+    "decomposition": Opened(DECOMPOSITION, {"tab": "layers"}),
+    "sentence-terms": Opened(DECOMPOSITION, {"tab": "sentence"}),
+    "term-series": Opened(DECOMPOSITION, {"tab": "series"}, decomposition_series.RENAMED),
 }
 """The page that shows each experiment's results."""
 _KNOWN: dict[str, Mapping[str, Any]] = {
@@ -75,6 +101,8 @@ _KNOWN: dict[str, Mapping[str, Any]] = {
     REPRESENTATIONS: similarity.DEFAULTS,
     VOCABULARY: vocabulary_views.DEFAULTS,
     STITCHING: stitching_form.DEFAULTS,
+    BIJECTION: bijection_form.DEFAULTS,
+    DECOMPOSITION: decomposition_views.DEFAULTS,
 }
 
 

@@ -16,6 +16,7 @@ LOG = logging.getLogger("embcompare.ui")
 
 HOME, PARAMETERS, REPRESENTATIONS = "app.py", "pages/1_Parameters.py", "pages/2_Representations.py"
 VOCABULARY, STITCHING = "pages/3_Vocabulary.py", "pages/4_Stitching.py"
+BIJECTION, DECOMPOSITION = "pages/5_Bijection.py", "pages/6_Decomposition.py"
 RESULTS = "pages/9_Results.py"
 PAGES: dict[str, str] = {
     HOME: "Home",
@@ -23,6 +24,8 @@ PAGES: dict[str, str] = {
     REPRESENTATIONS: "Representations",
     VOCABULARY: "Vocabulary",
     STITCHING: "Stitching",
+    BIJECTION: "Bijection",
+    DECOMPOSITION: "Decomposition",
     RESULTS: "Results",
 }
 """Script of each page and its label, in the order of the navigation."""

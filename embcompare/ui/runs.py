@@ -54,7 +54,7 @@ def _present(name: str) -> bool:
 
 def at_hand(settings: Settings) -> Result | None:
     """Return the result if it is in memory or in the store; never fetches a model from the hub to find out."""
-    if _asked(settings) is None and any(_from_hub(name) for name in settings.models()):
+    if _asked(settings) is None and fetches(settings):
         return None
     store, prints = queue().store, fingerprints(settings)
     found = store.get(store.key(settings, prints))
@@ -62,6 +62,11 @@ def at_hand(settings: Settings) -> Result | None:
         return mark_cached(found, settings, prints)
     job = job_of(settings)
     return None if job is None else job.result
+
+
+def fetches(settings: Settings) -> bool:
+    """Return whether telling what the models of ``settings`` are may fetch one from the hub."""
+    return any(_from_hub(name) for name in settings.models())
 
 
 def _from_hub(name: str) -> bool:
@@ -99,7 +104,7 @@ def _withdrawn() -> set[str]:
 
 def _join(settings: Settings, slot: str) -> None:
     """Watch the run of ``settings`` if it goes already: somebody's, or one's own before the page was loaded again."""
-    if any(_from_hub(name) for name in settings.models()):
+    if fetches(settings):
         return
     job = queue().going(settings)
     if job is not None and job.key not in _withdrawn():

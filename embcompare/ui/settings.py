@@ -30,30 +30,36 @@ def edited(
     choices: Mapping[str, Sequence[Any]] | None = None,
     page: str = "parameters",
     hidden: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
 ) -> S | None:
     """Show a widget for every setting and return the settings; None, with a sentence, when they are refused.
 
     ``fixed`` are settings that are chosen elsewhere, ``rows`` the plain ones, row by row, ``advanced`` those in the
     expander; ``names`` says how the choices of a setting are called, ``choices`` what a setting can be whose
     declaration has no list; ``page`` is whose values they are. ``hidden`` settings keep their values and have no
-    widget, for what is looked at makes no use of them.
+    widget, for what is looked at makes no use of them. ``renamed`` are settings that the page calls otherwise, for
+    another experiment on it has one of that name.
     """
-    offered = choices or {}
+    offered, called = choices or {}, renamed or {}
+
+    def key(name: str) -> str:
+        return links.key(page, called.get(name, name))
+
     fields = {item.name: item for item in dataclasses.fields(kind)}
     values: dict[str, Any] = dict(fixed)
     for name in hidden:
-        values[name] = st.session_state.setdefault(links.key(page, name), fields[name].default)
+        values[name] = st.session_state.setdefault(key(name), fields[name].default)
     for row in [[name for name in row if name not in hidden] for row in rows]:
         if not row:
             continue
         for column, name in zip(st.columns(len(row), gap="small"), row, strict=True):
             with column:
-                values[name] = _widget(fields[name], links.key(page, name), names.get(name, {}), offered.get(name))
+                values[name] = _widget(fields[name], key(name), names.get(name, {}), offered.get(name))
     with st.expander("Advanced settings"):
         columns = st.columns(4, gap="small")
         for i, name in enumerate(name for name in advanced if name not in hidden):
             with columns[i % 4]:
-                values[name] = _widget(fields[name], links.key(page, name), names.get(name, {}), offered.get(name))
+                values[name] = _widget(fields[name], key(name), names.get(name, {}), offered.get(name))
     try:
         return kind.from_dict(values)
     except EmbcompareError as error:
@@ -134,6 +140,7 @@ def _shown(
     if isinstance(value, str):
         return st.text_input(title, max_chars=LONGEST, **shared)
     if isinstance(value, float):
-        return st.number_input(title, meta["low"], meta["high"], step=SHARE_STEP, **shared)
-    high = None if meta["high"] is None else int(meta["high"])
-    return st.number_input(title, int(meta["low"]), high, step=1, **shared)
+        low, high = (None if meta[end] is None else float(meta[end]) for end in ("low", "high"))
+        return st.number_input(title, low, high, step=SHARE_STEP, format="%.6g", **shared)
+    most = None if meta["high"] is None else int(meta["high"])
+    return st.number_input(title, int(meta["low"]), most, step=1, **shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from embcompare import charts, curves
+from embcompare import charts, curves, grids
 from embcompare.experiments.stitching_result import HIGHER_IS_BETTER
 from embcompare.maps.registry import KERNELS
 from embcompare.ui import stitching_words as say
@@ -19,17 +20,8 @@ if TYPE_CHECKING:
 
 SIDE = 336
 """Pixels that the longer side of the map of cells aims at."""
-WRITTEN = 24
-"""Pixels of a cell from which its number is written into it."""
-GREY, GREY_SHARE = "#8b9598", 0.62
-"""What lies over a cell that does not beat the base rate."""
 DEPTHS = {"best": "At its best entry", "same": "At the same depth"}
 """Which entry of B each cut is looked at with."""
-# Seven maps that read on a light ground and on a dark one; controls are grey and dashed.
-_COLOURS = ("#2a8c96", "#cb6f33", "#6f86c4", "#958a36", "#9a6fa8", "#3f9d5c", "#c7566f")
-_GREYS, _DASHES = ("#7d8a8e", "#9aa5a8", "#5f6d71"), ([6, 3], [2, 2], [8, 3, 2, 3])
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-left", "triangle-right")
-_CONTROL_SHAPES = ("cross", "diamond", "triangle-down")
 
 
 @dataclass(frozen=True)
@@ -95,68 +87,20 @@ def grid(
     title: str = "",
 ) -> alt.LayerChart:
     """Draw one map's cells: colours between the anchors, the best entries joined, cells at the base rate greyed."""
-    matrix, scale, axes = result.mean(kernel, score), scale_of(result, score), axes_of(result, *names)
-    path = path_of(result, kernel, score)
-    whole = charts.heatmap(
-        matrix,
-        scale,
-        axes,
+    return grids.numbered(
+        result.mean(kernel, score),
+        scale_of(result, score),
+        axes_of(result, *names),
+        side=SIDE,
+        write=functools.partial(_written, score),
+        grey=~result.beyond_base(kernel),
+        path=path_of(result, kernel, score),
         title=title,
-        assigned=path,
         chosen=chosen,
         details=_details(result, kernel, score),
         selection=selection,
-        side=SIDE,
+        told=("best entry of this cut", "yes"),
     )
-    _tell_best(whole)
-    step = charts.step_of(matrix.shape, SIDE)
-    x, y = alt.X("layer_b:O", title=axes.columns, sort=None), alt.Y("layer_a:O", title=axes.rows, sort=None)
-    rows, columns = np.indices(matrix.shape)
-    frame = pd.DataFrame(
-        {
-            "layer_a": rows.ravel(),
-            "layer_b": columns.ravel(),
-            "grey": ~result.beyond_base(kernel).ravel() & np.isfinite(matrix).ravel(),
-            "value": matrix.ravel(),
-            "bright": [scale.bright(float(value)) for value in matrix.ravel()],
-            "number": [_written(score, float(value)) for value in matrix.ravel()],
-        }
-    )
-    # what lies above the cells must let the mouse through
-    grey = (
-        alt.Chart(frame[frame["grey"]])
-        .mark_rect(color=GREY, opacity=GREY_SHARE, stroke=None, tooltip=None)
-        .encode(x, y)
-    )
-    layers: list[Any] = [whole]
-    if len(path) > 1:
-        edge, stroke = scale.outline()
-        joined = alt.Chart(pd.DataFrame(path, columns=["layer_a", "layer_b"]))
-        for ink, width in ((edge, 3.0), (stroke, 1.2)):
-            line = joined.mark_line(strokeWidth=width, opacity=0.75, strokeJoin="round", tooltip=None)
-            layers.append(line.encode(x, y, alt.Order("layer_a:Q"), stroke=ink))
-    kind: dict[str, Any] = {"fontSize": 11 if step >= 34 else 9.5, "dy": step * 0.2, "tooltip": None}
-    text = alt.Chart(frame).encode(x, y, alt.Text("number:N"))
-    if step >= WRITTEN and len(path) > 1:
-        # in the colour of its cell around each number, so that the line goes behind and not through it
-        around = alt.Stroke("value:Q", scale=scale.encoding(), legend=None)
-        ground = alt.Color("value:Q", scale=scale.encoding(), legend=None)
-        layers.append(text.mark_text(strokeWidth=5, strokeJoin="round", **kind).encode(ground, around))
-    layers.append(grey)
-    if step >= WRITTEN:
-        # a grey cell lies between bright and dark
-        ink = alt.condition("datum.bright || datum.grey", alt.value("#101618"), alt.value("#ffffff"))
-        layers.append(text.mark_text(**kind).encode(color=ink))
-    return alt.layer(*layers).properties(width=alt.Step(step), height=alt.Step(step))
-
-
-def _tell_best(whole: alt.LayerChart) -> None:
-    """Make the tooltips of a heat map call the outlined cells what they are here."""
-    told = alt.Tooltip("assigned:N", title="best entry of this cut")
-    for layer in whole.layer:
-        tips = layer.encoding.tooltip
-        if isinstance(tips, list):
-            layer.encoding.tooltip = [told if tip.shorthand == "pairing:N" else tip for tip in tips]
 
 
 def bar(result: StitchingResult, score: str) -> alt.LayerChart:
@@ -203,7 +147,7 @@ def lines(result: StitchingResult, score: str, depth: str, a: str) -> alt.LayerC
         if main:
             low, high = (bound[rows, at] for bound in result.interval(name))
             bands.append(pd.DataFrame({"cut": rows, "low": low, "high": high, "map": label}))
-    frame, (colours, dashes, shapes) = pd.concat(table), _styles(result)
+    frame, (colours, dashes, shapes) = pd.concat(table), curves.styles(result.kernels, KERNELS)
     labels = [KERNELS[name].label for name in result.kernels]
     title = say.titled(result, score)
     across = alt.X(
@@ -282,23 +226,7 @@ def _rules(levels: dict[str, float], title: str, number: str) -> list[alt.Chart]
     return layers
 
 
-def _styles(result: StitchingResult) -> tuple[list[str], list[list[int]], list[str]]:
-    colours, dashes, shapes = [], [], []
-    maps = list(KERNELS)
-    own = [name for name in maps if not KERNELS[name].control]
-    others = [name for name in maps if KERNELS[name].control]
-    for name in result.kernels:
-        control = KERNELS[name].control
-        at = others.index(name) if control else own.index(name)
-        colours.append(_GREYS[at % len(_GREYS)] if control else _COLOURS[at % len(_COLOURS)])
-        dashes.append(list(_DASHES[at % len(_DASHES)]) if control else [1, 0])
-        shapes.append(_CONTROL_SHAPES[at % len(_CONTROL_SHAPES)] if control else _SHAPES[at % len(_SHAPES)])
-    return colours, dashes, shapes
-
-
 def _written(score: str, value: float) -> str:
-    if not np.isfinite(value):
-        return ""
     return say.percent(value) if say.counted(score) == "share" else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
 
 
