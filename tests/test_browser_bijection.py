@@ -24,6 +24,17 @@ def press(page, key: str) -> None:  # noqa: F811
     page.locator(f".st-key-bijection-{key} button").first.click()  # one with a help text has a twin
 
 
+def fitted(page) -> None:  # noqa: F811
+    """Open the fit, which the first who asks for it runs."""
+    page.goto(DEEP_LINK)
+    along(page).to_be_visible(timeout=PATIENCE)
+    rest(page)
+    if page.get_by_text("What each map predicts", exact=True).count() == 0:
+        press(page, "run")
+    expect(page.get_by_text("Texts that fare worst")).to_be_visible(timeout=PATIENCE)
+    rest(page)
+
+
 def grid_cell(page, a: int, b: int):  # noqa: F811
     """The cell of the map of layers: what lies above it must let the mouse through."""
     return cells(page).locator(
@@ -42,8 +53,8 @@ def test_cold_deep_link_shows_the_map_of_layers_and_a_fit_is_run(page):  # noqa:
     page.goto(DEEP_LINK)
     along(page).to_be_visible(timeout=PATIENCE)
     rest(page)
-    assert cells(page).count() >= 25
-    expect(page.get_by_text("Not computed yet: at most")).to_be_visible()
+    expect(cells(page).nth(24)).to_be_visible()
+    expect(page.get_by_text("Not computed yet: at most").first).to_be_visible()
     press(page, "run")
     expect(page.get_by_text("Layer 1 of A (block 1) to layer 2 of B (block 2).")).to_be_visible(timeout=PATIENCE)
     rest(page)
@@ -87,9 +98,7 @@ def test_curves_grow_while_a_fit_runs_and_a_stopped_one_is_taken_up_by_two_brows
 
 
 def test_a_click_chooses_layers_and_map_and_the_address_remembers(page):  # noqa: F811
-    page.goto(DEEP_LINK)
-    expect(page.get_by_text("What each map predicts")).to_be_visible(timeout=PATIENCE)
-    rest(page)
+    fitted(page)
     dots = page.locator(".st-key-bijection-reached-inn path[aria-roledescription='point'][aria-label*='map: ridge']")
     dots.last.click()
     expect(page.get_by_text("mapped from A (ridge)")).to_be_visible(timeout=PATIENCE)
@@ -115,9 +124,7 @@ def test_the_page_fits_its_window_in_light_and_dark(browser, server, scheme, wid
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": width, "height": 1000})
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE)
-    opened.goto(DEEP_LINK)
-    expect(opened.get_by_text("Texts that fare worst")).to_be_visible(timeout=PATIENCE)
-    rest(opened)
+    fitted(opened)
     assert opened.get_by_test_id("stMain").evaluate("each => each.scrollWidth") <= width
     assert opened.get_by_test_id("stException").count() == 0
     ground = opened.get_by_test_id("stApp").evaluate("each => getComputedStyle(each).backgroundColor")

@@ -36,6 +36,7 @@ from embcompare.store import Store
 from embcompare.text.corpora import corpus_from_text
 from embcompare.text.uploads import read_vectors
 from embcompare.ui import bijection_fit, bijection_form, bijection_layers, results
+from embcompare.ui import bijection_grid as grids
 from embcompare.ui import bijection_picture as pictures
 from embcompare.ui import bijection_words as say
 
@@ -572,7 +573,7 @@ def test_layers_begin_in_the_middle_at_the_same_depth():
 
 def test_the_map_of_layers_outlines_the_best_and_greys_what_is_at_chance():
     result = made_grid(beyond=False)
-    drawn = pictures.grid(result, "ridge", "test", ("a", "b"), start=(1, 1), chosen=(2, 3), selection="cell").to_dict()
+    drawn = grids.grid(result, "ridge", "test", ("a", "b"), start=(1, 1), chosen=(2, 3), selection="cell").to_dict()
     frames = list(drawn["datasets"].values())
     cells = next(frame for frame in frames if "pairing" in frame[0])
     best = [(row["layer_a"], row["layer_b"]) for row in cells if row["pairing"] == "yes"]
@@ -580,20 +581,20 @@ def test_the_map_of_layers_outlines_the_best_and_greys_what_is_at_chance():
     veiled = next(frame for frame in frames if "grey" in frame[0] and all(row["grey"] for row in frame))
     assert [(row["layer_a"], row["layer_b"]) for row in veiled] == [(1, 4)]
     assert "datum.layer_a == 2 && datum.layer_b == 3" in json.dumps(drawn)
-    spread = pictures.grid(result, "ridge", "spread", ("a", "b")).to_dict()
+    spread = grids.grid(result, "ridge", "spread", ("a", "b")).to_dict()
     assert not [f for f in spread["datasets"].values() if f and "grey" in f[0] and all(row["grey"] for row in f)]
 
 
 def test_colours_have_round_limits_that_hold_every_value_of_a_map():
     result = made_grid()
-    scale = pictures.scale_of(result, "test", ["ridge"])
+    scale = grids.scale_of(result, "test", ["ridge"])
     assert (scale.low, scale.high) == (0.1, 0.8)
-    both = pictures.scale_of(result, "test", result.maps)
+    both = grids.scale_of(result, "test", result.maps)
     assert (both.low, both.high) == (0.0, 0.8)
     narrow = dataclasses.replace(result, test=np.full((2, 2, 3, 4), 0.95), train=np.full((2, 2, 3, 4), 0.96))
-    assert pictures.scale_of(narrow, "test", ["ridge"]).low == pytest.approx(0.7)
+    assert grids.scale_of(narrow, "test", ["ridge"]).low == pytest.approx(0.7)
     empty = dataclasses.replace(result, test=np.full((2, 2, 3, 4), np.nan), train=np.full((2, 2, 3, 4), np.nan))
-    assert pictures.scale_of(empty, "test", ["ridge"]).high == 1.0
+    assert grids.scale_of(empty, "test", ["ridge"]).high == 1.0
     assert "no pair of layers at the same depth has a value" in say.grid_verdict(empty, "ridge")
 
 
@@ -676,7 +677,7 @@ def test_a_scatter_lies_on_its_line_where_mapped_is_own_and_tells_the_text():
 def test_pictures_are_files_too():
     assert pictures.export_fit(made(), 0.01, "A to B", "A note.", "svg").startswith(b"<svg")
     assert pictures.export_fit(made(kind=""), 0.01, "A to B", "A note.", "png").startswith(b"\x89PNG")
-    assert pictures.export_grid(made_grid(), "test", ("a", "b"), (0, 0), "A note.", "svg").startswith(b"<svg")
+    assert grids.export_grid(made_grid(), "test", ("a", "b"), (0, 0), "A note.", "svg").startswith(b"<svg")
 
 
 @pytest.mark.parametrize("name", MAPS)

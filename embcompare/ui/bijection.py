@@ -12,8 +12,8 @@ from embcompare.maps.catalogue import MAPS
 from embcompare.ui import bijection_depths as depths
 from embcompare.ui import bijection_fit as fits
 from embcompare.ui import bijection_form as forms
+from embcompare.ui import bijection_grid as pictures
 from embcompare.ui import bijection_layers as layers
-from embcompare.ui import bijection_picture as pictures
 from embcompare.ui import bijection_result as about
 from embcompare.ui import bijection_table as tables
 from embcompare.ui import bijection_words as say

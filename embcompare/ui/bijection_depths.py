@@ -12,7 +12,7 @@ import streamlit as st
 from embcompare.experiments.bijection_depths import BijectionDepths, BijectionDepthsResult
 from embcompare.maps.catalogue import MAPS
 from embcompare.ui import bijection_form as forms
-from embcompare.ui import bijection_picture as pictures
+from embcompare.ui import bijection_grid as pictures
 from embcompare.ui import bijection_table as tables
 from embcompare.ui import bijection_words as say
 from embcompare.ui import exports, links, pair, runs
