@@ -10,7 +10,7 @@ from embcompare.experiments import settings_type
 from embcompare.folders import Item
 from embcompare.shelf import digest_of
 from embcompare.store import Entry
-from embcompare.words import one_line
+from embcompare.words import one_line, plural
 
 SIDES = ("model_a", "model_b", "model")
 """Settings that say what is compared or read."""
@@ -40,8 +40,20 @@ def called(name: str, known: Mapping[str, str] | None = None) -> str:
 
 
 def sides(entry: Entry, call: Callable[[str], str] = called) -> tuple[str, ...]:
-    """Return the models, or own vectors, of a result, each as ``call`` names it."""
-    return tuple(call(str(entry.settings[name])) for name in SIDES if name in entry.settings)
+    """Return the models, or own vectors, of a result, each as ``call`` names it; of a series, how many checkpoints."""
+    found = tuple(call(str(entry.settings[name])) for name in SIDES if name in entry.settings)
+    return found or _series(str(entry.settings.get("runs", "")))
+
+
+def _series(runs: str) -> tuple[str, ...]:
+    from embcompare.experiments.term_runs import read_runs
+
+    try:
+        found = read_runs(runs)
+    except EmbcompareError:
+        return ()
+    checkpoints = sum(len(run.checkpoints) for run in found)
+    return (f"{plural(len(found), 'run')}, {plural(checkpoints, 'checkpoint')}",)
 
 
 def changed(entry: Entry) -> dict[str, Any]:

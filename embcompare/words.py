@@ -19,7 +19,7 @@ def agree(count: int, one: str, many: str = "") -> str:
         return many
     if one.endswith("y") and one[-2:-1] not in "aeiou":
         return f"{one[:-1]}ies"
-    return f"{one}es" if one.endswith(("s", "x", "ch", "sh")) else f"{one}s"
+    return f"{one}es" if one.endswith(("s", "x", "ch", "sh")) and one != "epoch" else f"{one}s"
 
 
 def in_words(count: float) -> str:

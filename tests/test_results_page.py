@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from embcompare import kept
 from embcompare.experiments import EXPERIMENTS, settings_type
+from embcompare.experiments.base import Settings
 from embcompare.experiments.lens import LogitLens
 from embcompare.experiments.pairs import RepresentationPair
 from embcompare.experiments.parameters import ParameterAlignment, ParameterAlignmentResult
@@ -55,9 +56,9 @@ def entry(settings, **changed) -> Entry:
     return Entry(experiment=settings.experiment, settings=settings.to_dict(), **{**values, **changed})
 
 
-def stored(number: int, **settings) -> str:
-    """Put a small result into the store, as a run does."""
-    wanted = ParameterAlignment(**PAIR, seed=number, **settings)
+def stored(number: int, wanted: Settings | None = None, **settings) -> str:
+    """Put a small result into the store, as a run does; ``wanted`` says that it is of another experiment."""
+    wanted = wanted or ParameterAlignment(**PAIR, seed=number, **settings)
     key = f"{number:064x}"
     result = ParameterAlignmentResult(
         values=np.eye(2),
@@ -214,6 +215,18 @@ def test_table_and_list_show_the_same_results_each_with_its_link():
     assert len(links_) == len(keys)
     assert sorted("seed=0" in link.query_string for link in links_) == [False, False, True]
     assert not [each for each in at.get("page_link") if each.proto.label == "Open"], "nothing is chosen yet"
+
+
+def test_results_of_every_experiment_are_listed_beside_each_other():
+    for number, experiment in enumerate(EXPERIMENTS):
+        stored(number, settings_type(experiment).from_dict(EXAMPLES.get(experiment, PAIR)))
+    at = opened()
+    assert not at.exception
+    assert not at.error
+    table = at.dataframe[0].value
+    assert set(table["experiment"]) == {results.NAMES[experiment] for experiment in EXPERIMENTS}
+    assert table.loc[table["experiment"] == results.NAMES["term-series"], "A"].tolist() == ["1 run, 2 checkpoints"]
+    assert set(table["B"]) == {"demo/gpt2-b", "–"}
 
 
 def test_files_of_a_listed_result_come_at_the_press_of_a_button_and_it_can_be_deleted():

@@ -111,6 +111,51 @@ def correlate_same_texts(
     return _correlate(x, y, weights, texts, 1, resamples, odd=True)
 
 
+def correlate_same_steps(
+    indicators: np.ndarray,
+    performance: np.ndarray,
+    *,
+    tests: int = 1,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Correlations:
+    """Correlate differences between runs at the same step, (X, runs, steps) and (Y, runs, steps), over all pairs of
+    runs and all steps.
+
+    What training does to every run cancels, as two quantities that merely rise together do. The interval resamples runs
+    and steps; the same runs are drawn at every step. Undefined steps are left out for all.
+    """
+    runs = indicators.shape[1]
+    tables = [settled(each.reshape(len(each), -1)).reshape(each.shape) for each in (indicators, performance)]
+    whole = np.isfinite(tables[1]).all((0, 1))
+    tables = [each[..., whole] for each in tables]
+    first, second = np.triu_indices(runs, 1)
+    x, y = ((each[:, first] - each[:, second]).reshape(len(each), -1) for each in tables)
+    rng, steps = np.random.default_rng(seed), int(whole.sum())
+
+    def weights(count: int) -> np.ndarray:
+        times, at = draws(rng, runs, count), draws(rng, steps, count)
+        pairs = times[:, first] * times[:, second]
+        return np.asarray((pairs[:, :, None] * at[:, None]).reshape(count, -1))
+
+    return _correlate(x, y, weights, runs, tests, resamples, odd=True)
+
+
+def rising(lengths: Sequence[int], *, draws: int = 400, seed: int = 0) -> float:
+    """Return the median |ρ| of changes of two unrelated series that only rise, in runs of these lengths.
+
+    Steps up are exponential and independent; see :func:`correlate_changes`. NaN without two checkpoints in a run.
+    """
+    rng = np.random.default_rng([seed, 5])
+    found = []
+    for _ in range(draws):
+        series = [rng.exponential(size=(2, length)).cumsum(1) for length in lengths]
+        part = correlate_changes([each[:1] for each in series], [each[1:] for each in series], resamples=0)
+        found.append(abs(float(part.rho[0, 0])))
+    known = [value for value in found if np.isfinite(value)]
+    return float(np.median(known)) if known else float("nan")
+
+
 def settled(table: np.ndarray) -> np.ndarray:
     """Return rows (..., n) as they are, but those constant that differ by rounding alone, 1e-11 of their largest."""
     if not table.shape[-1]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PARTIAL_SECONDS = 1.0
 """How often a partial result goes with the progress of a training."""
+TAKEN_UP = "taken up after epoch"
+"""What a notice says of a training that an earlier run had begun."""
 FEW = 5
 """Training rows for each feature, below which linear maps are said to have few."""
 _ROTATIONS, _LINEAR = ("scaled_rotation", "orthogonal"), ("least_squares", "ridge")
@@ -145,7 +147,8 @@ class BijectionRun:
         def taken_up(checkpoint: dict[str, np.ndarray]) -> None:
             table.set_curves(at, run, checkpoint.get("train", ()), checkpoint.get("validation", ()))
             epoch = max(0, len(checkpoint.get("validation", ())) - 1)
-            self._report(self.done + epoch, f"{label}: taken up after epoch {epoch}", self._assemble())
+            self.notices.append(f"{label}: {TAKEN_UP} {epoch}.")
+            self._report(self.done + epoch, f"{label}: {TAKEN_UP} {epoch}", self._assemble())
 
         def anew() -> None:
             table.set_curves(at, run, (), ())

@@ -9,6 +9,7 @@ import numpy as np
 from embcompare.experiments.bijection_rows import scaler, split_rows
 from embcompare.experiments.map_pairs_result import MapPairsResult
 from embcompare.experiments.sides import wrong_order
+from embcompare.maps.catalogue import get_map
 from embcompare.words import plural
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class MapPairsRun:
                 self.strength[at, number] = found.strength
                 self.rows = self.rows if number else found.rows
                 self.reasons |= {(self.names[at], i, j): text for (i, j), text in found.reasons.items()}
-                self._report(f"{self.names[at]}: {what}", self._assemble(0))
+                self._report(f"{get_map(self.names[at]).label}: {what}", self._assemble(0))
             if not number:
                 self._warn_of_size()
         self._against_chance(split_rows(self.pair, self.settings, self.seeds[0]))
@@ -87,7 +88,7 @@ class MapPairsRun:
 
             def report(done: int, cells: int, name: str = name, before: int = before) -> None:
                 self.done = before + done
-                self._report(f"{name}: {what}")
+                self._report(f"{get_map(name).label}: {what}")
 
             yield at, all_pairs(a, b, kind=name, aside=aside[kept], report=report)  # type: ignore[arg-type]
 

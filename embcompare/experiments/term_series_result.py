@@ -74,9 +74,10 @@ class TermSeriesResult(Result):
     residual: np.ndarray
     """(R, C) float64: the largest |sum of terms - state| / |state| of any state and token."""
     rho: np.ndarray | None
-    """(M, 4, S, K + 1) Spearman's correlation of changes in a metric with changes in an indicator, between all
-    checkpoints of a run, over all runs. Last, :data:`ALL_TERMS`: how far the metric moved, whichever way, with how far
-    the indicator of all terms moved (L1 norm of the standardised differences)."""
+    """(M, 4, S, K + 1) Spearman's correlation of changes in a metric with changes in an indicator, between every two
+    checkpoints of a run, in both directions, over all runs (Mickus & Vázquez 2023). Whatever rises steadily in training
+    has a high one with whatever else does: see ``rho_rising``. Last, :data:`ALL_TERMS`: how far the metric moved,
+    whichever way, with how far the indicator of all terms moved (L1 norm of the standardised differences)."""
     rho_low: np.ndarray | None
     """(M, 4, S, K + 1) lower end of its 95 % interval, resampling runs and the checkpoints in each."""
     rho_high: np.ndarray | None
@@ -86,6 +87,20 @@ class TermSeriesResult(Result):
     ``tests`` intervals hold together with 95 % (Bonferroni). NaN for one run, which has no such interval."""
     rho_high_all: np.ndarray | None
     """(M, 4, S, K + 1) upper end."""
+    rho_rising: float
+    """The median |ρ|, in this sense, of unrelated series that only rise, in as many runs and checkpoints: what training
+    alone gives. NaN in a partial result."""
+    step_rho: np.ndarray | None
+    """(M, 4, S, K) Spearman's correlation of differences between runs at the same step, over all pairs of runs and all
+    steps: what training does to every run cancels. None for one run, and where runs were not seen at the same steps."""
+    step_low: np.ndarray | None
+    """(M, 4, S, K) lower end of its 95 % interval, resampling runs and steps; NaN for fewer than four runs."""
+    step_high: np.ndarray | None
+    """(M, 4, S, K) upper end."""
+    step_low_all: np.ndarray | None
+    """(M, 4, S, K) lower end of the interval that allows for ``tests`` of them."""
+    step_high_all: np.ndarray | None
+    """(M, 4, S, K) upper end."""
     tests: int
     """4 · (K + 1): correlations of one metric in one state."""
     rho_run: np.ndarray | None
@@ -212,7 +227,8 @@ class TermSeriesResult(Result):
 
     def correlation_frame(self) -> pd.DataFrame:
         """Return one row a metric, state, indicator and term: rho, its interval, the one that allows for the number of
-        tests (``low_all``, ``high_all``), whether that is clear of 0, and in how many runs alone the sign is the same.
+        tests (``low_all``, ``high_all``), whether that is clear of 0, in how many runs alone the sign is the same, and
+        the same of differences between runs at the same step (``step_rho`` and on).
         """
         import pandas as pd
 
@@ -238,10 +254,21 @@ class TermSeriesResult(Result):
                     "high_all": high_all[cell],
                     "clear": bool(low_all[cell] > 0 or high_all[cell] < 0),
                     "runs_alike": int((np.sign(alone[cell]) == np.sign(rho[cell])).sum()),
+                    **self._at_the_same_step(cell),
                     **dict(zip((f"rho, {run}" for run in self.runs), alone[cell], strict=True)),
                 }
             )
         return pd.DataFrame(rows)
+
+    def _at_the_same_step(self, cell: tuple[int, ...]) -> dict[str, object]:
+        names = ("step_rho", "step_low", "step_high", "step_low_all", "step_high_all")
+        tables = [getattr(self, name) for name in names]
+        there = tables[0] is not None and cell[-1] < len(self.terms)
+        found: dict[str, object] = {
+            name: float(table[cell]) if there else float("nan") for name, table in zip(names, tables, strict=True)
+        }
+        low, high = found["step_low_all"], found["step_high_all"]
+        return {**found, "step_clear": bool(low > 0 or high < 0)}  # type: ignore[operator]
 
     def variance_frame(self) -> pd.DataFrame:
         """Return one row a state, indicator and term: the parts of the variance at the last checkpoints."""

@@ -86,7 +86,7 @@ class SeriesRun:
         absent = np.nanmax(self.mean[list(INDICATORS).index("norm_ratio")], (0, 1), initial=0.0) == 0
         units = [np.where(absent[..., None], np.nan, each) for each in self._same_units()]
         mean, by_text = np.where(absent, np.nan, self.mean), np.where(absent[..., None], np.nan, self.by_text)
-        return Gathered(self.lengths, self.performance, mean, units, by_text, self.text_scores)
+        return Gathered(self.lengths, self.steps, self.performance, mean, units, by_text, self.text_scores)
 
     def _report(self, share: float, message: str, partial: TermSeriesResult | None = None) -> None:
         self.context.report(round(100 * (self.begun + share)), self.total, message, partial)
@@ -207,6 +207,7 @@ class SeriesRun:
         shape = self.first
         statistics = (
             *("rho", "rho_low", "rho_high", "rho_low_all", "rho_high_all", "rho_run", "variance", "distance"),
+            *("step_rho", "step_low", "step_high", "step_low_all", "step_high_all"),
             *("text_scores", "text_rho", "text_low", "text_high", "same_rho", "same_low", "same_high"),
         )
         tables = ("performance", "performance_se", "mean", "sd", "low", "high", "residual")
@@ -230,7 +231,7 @@ class SeriesRun:
             mode=self.settings.mode if shape.translates else "text",
             notices=tuple(dict.fromkeys(self._notices())),
             **{name: getattr(self, name).copy() for name in tables},
-            **{"tests": 4 * (len(shape.terms) + 1), **dict.fromkeys(statistics), **fields},
+            **{**dict.fromkeys(statistics), "tests": 4 * (len(shape.terms) + 1), "rho_rising": float("nan"), **fields},
         )
 
     def _notices(self) -> list[str]:

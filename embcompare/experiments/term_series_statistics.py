@@ -12,8 +12,10 @@ from embcompare.decomposition.series_table import (
     Correlations,
     correlate_changes,
     correlate_moves,
+    correlate_same_steps,
     correlate_same_texts,
     correlate_texts,
+    rising,
     settled,
 )
 
@@ -23,6 +25,8 @@ LEAST_CHECKPOINTS, LEAST_FOR_ONE = 3, 6
 """Checkpoints of a run that counts, and of all such runs together, below which a correlation has no interval."""
 LEAST_RUNS, LEAST_FOR_ALL = 3, 12
 """Such runs, and checkpoints of theirs together, below which no interval allows for all correlations."""
+LEAST_RUNS_APART = 4
+"""Runs below which differences between them have no interval."""
 TEXT_RESAMPLES = 400
 """Of texts."""
 TEXT_PAIRS = 4000
@@ -38,6 +42,7 @@ class Gathered:
     """
 
     lengths: tuple[int, ...]
+    steps: np.ndarray
     performance: np.ndarray
     mean: np.ndarray
     units: list[np.ndarray]
@@ -79,8 +84,26 @@ def correlations(found: Gathered, seed: int) -> dict[str, Any]:
         "rho_low_all": low_all,
         "rho_high_all": high_all,
         "rho_run": np.stack([both([run], 0)[0] for run in range(runs)], -1),
+        "rho_rising": rising(found.lengths, seed=seed),
         "tests": tests,
+        **same_steps(found, tests, seed),
     }
+
+
+def same_steps(found: Gathered, tests: int, seed: int) -> dict[str, Any]:
+    """Return the fields of a result on differences between runs at the same step; None where steps are not the same."""
+    names = ("step_rho", "step_low", "step_high", "step_low_all", "step_high_all")
+    _, runs, _, states, terms = found.mean.shape
+    if runs < 2 or len(set(found.lengths)) > 1 or (found.steps != found.steps[0]).any():
+        return dict.fromkeys(names)
+    flat = found.mean.transpose(0, 3, 4, 1, 2).reshape(-1, runs, found.lengths[0])
+    part = correlate_same_steps(flat, found.performance, tests=tests, resamples=RESAMPLES, seed=seed)
+    shape = len(found.performance), 4, states, terms
+    tables = dict(zip(names, (part.rho, part.low, part.high, part.low_all, part.high_all), strict=True))
+    fields: dict[str, Any] = {name: each.T.reshape(shape) for name, each in tables.items()}
+    if runs < LEAST_RUNS_APART:
+        fields |= {name: np.full(shape, np.nan) for name in names[1:]}
+    return fields
 
 
 def can_resample(lengths: tuple[int, ...]) -> tuple[bool, bool]:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embcompare.experiments.term_series_result import ALL_TERMS, HIGHER_IS_BETTER
-from embcompare.experiments.term_series_statistics import LEAST_CHECKPOINTS, LEAST_FOR_ALL, LEAST_RUNS
+from embcompare.experiments.term_series_statistics import (
+    LEAST_CHECKPOINTS,
+    LEAST_FOR_ALL,
+    LEAST_RUNS,
+    LEAST_RUNS_APART,
+)
 from embcompare.words import agree, plural
 
 if TYPE_CHECKING:
@@ -36,7 +41,10 @@ def verdict(result: TermSeriesResult, metric: str, state: int) -> str:
     order = sorted(zip(*np.nonzero(np.isfinite(rho)), strict=True), key=lambda cell: -abs(rho[cell]))
     if len(result.runs) == 1:
         shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in order[:SHOWN])
-        return f"In this one run, what goes most with {metric} in {where} is {shown}; one run clears none of chance."
+        return (
+            f"In this one run, what changes most along with {metric} in {where} is {shown}; one run rules out chance "
+            f"for none of them. {training_alone(result)}"
+        )
     if not (np.isfinite(low) & np.isfinite(high)).any():
         shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in order[:SHOWN])
         return (
@@ -53,10 +61,49 @@ def verdict(result: TermSeriesResult, metric: str, state: int) -> str:
     chosen = [cell for cell in order if clear[cell]]
     shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in chosen[:SHOWN])
     more = f" and {len(chosen) - SHOWN} more" if len(chosen) > SHOWN else ""
-    goes = agree(len(chosen), "goes", "go")
+    change = agree(len(chosen), "changes", "change")
     return (
-        f"{len(chosen)} of {result.tests} indicators in {where} {goes} with {metric}, clear of 0 by an interval that "
-        f"allows for all {result.tests}: {shown}{more}."
+        f"Along the training {len(chosen)} of {result.tests} indicators in {where} {change} with {metric}, clear of 0 "
+        f"by an interval that allows for all {result.tests}: {shown}{more}. {training_alone(result)} "
+        f"{same_step(result, metric, state)}"
+    )
+
+
+def training_alone(result: TermSeriesResult) -> str:
+    """Return what ρ of changes is where nothing but training joins two series."""
+    if not np.isfinite(result.rho_rising):
+        return ""
+    return (
+        f"But training alone gives as much: two unrelated series that only rise have a ρ of about "
+        f"{_signed(result.rho_rising)} here."
+    )
+
+
+def same_step(result: TermSeriesResult, metric: str, state: int) -> str:
+    """Return which indicators tell better runs from worse ones at the same step of training."""
+    at = result.place(result.indicators[0], ALL_TERMS, metric, state)[0]
+    if result.step_rho is None or result.step_low_all is None or result.step_high_all is None:
+        return "Runs were not seen at the same steps, so better ones cannot be told from worse ones at one step."
+    rho, low, high = (each[at, :, state] for each in (result.step_rho, result.step_low_all, result.step_high_all))
+    order = sorted(zip(*np.nonzero(np.isfinite(rho)), strict=True), key=lambda cell: -abs(rho[cell]))
+    if not order:
+        return f"Between runs at the same step no indicator and {metric} both differ."
+    if not np.isfinite(low).any():
+        best = _named(result, order[0], rho[order[0]], metric)
+        needed = _count(LEAST_RUNS_APART)
+        return f"Between runs at the same step the strongest is {best}; it takes {needed} runs to say more."
+    chosen = [cell for cell in order if low[cell] > 0 or high[cell] < 0]
+    if not chosen:
+        best = _named(result, order[0], rho[order[0]], metric)
+        return (
+            "Between runs at the same step, where what training does to all cancels, none tells better runs from worse "
+            f"ones clear of chance; the strongest is {best}."
+        )
+    shown = ", ".join(_named(result, cell, rho[cell], metric) for cell in chosen[:SHOWN])
+    more = f" and {len(chosen) - SHOWN} more" if len(chosen) > SHOWN else ""
+    return (
+        f"Between runs at the same step, where what training does to all cancels, {len(chosen)} still "
+        f"{agree(len(chosen), 'tells', 'tell')} better runs from worse ones: {shown}{more}."
     )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from embcompare.experiments.bijection import Bijection, BijectionResult
+from embcompare.experiments.bijection_run import TAKEN_UP
 from embcompare.running import fingerprints
 from embcompare.ui import bijection_form as forms
 from embcompare.ui import bijection_layers as layers
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from embcompare.ui.bijection_form import Sides
 
 SLOT = "bijection"
-_STOPPED = "bijection.stopped"
 
 
 def show(
@@ -50,7 +50,6 @@ def show(
         draw=lambda partial: _so_far(settings, partial),
     )
     if result is not None:
-        st.session_state.pop(_STOPPED, None)
         results.show(settings, result, told)
     _fitted_before(settings)
     return settings, result
@@ -61,12 +60,11 @@ def _so_far(settings: Bijection, partial: BijectionResult) -> None:
     job = runs.job_of(settings)
     stopped = say.stopped_at(job) if job is not None and job.state == "cancelled" else None
     if stopped is not None:
-        st.session_state[_STOPPED] = (settings, *stopped)
         st.caption(f"Stopped in {plain(stopped[0])} after epoch {stopped[1]}; Run takes it up from there.")
-    elif job is not None and job.state == "running":
-        before = st.session_state.get(_STOPPED)
-        if before is not None and before[0] == settings:
-            st.caption(f"{plain(before[1])}: taken up after epoch {before[2]}.")
+    else:
+        for notice in partial.notices:
+            if TAKEN_UP in notice:
+                st.caption(plain(notice))
     curves = partial.curve_frame()
     if len(curves):
         drawn = pictures.learning(curves, pictures.kept_epochs(partial))

@@ -250,8 +250,8 @@ def protocol(wanted: Bijection, result: BijectionResult) -> str:
     )
     if trained:
         text += (
-            f" Networks are trained with Adam for at most {plural(wanted.epochs, 'epoch', 'epochs')}, at a rate that "
-            f"falls to a hundredth, until {plural(wanted.patience, 'epoch', 'epochs')} in a row brought no better "
+            f" Networks are trained with Adam for at most {plural(wanted.epochs, 'epoch')}, at a rate that "
+            f"falls to a hundredth, until {plural(wanted.patience, 'epoch')} in a row brought no better "
             f"validation loss; the best weights are kept. Each is trained {plural(len(result.seeds), 'time')}, every "
             "time with a seed of its own."
         )

@@ -143,7 +143,7 @@ def table(result: TermSeriesResult, metric: str, state: int) -> None:
     clear = own[own["clear"]]
     with left:
         st.altair_chart(
-            run_pictures.forest(own, own["name"].tolist()),
+            run_pictures.forest(own, own["name"].tolist(), result.rho_rising),
             key="decomposition.forest",
             alt=f"Correlations with {metric} in {result.states[state]}, strongest first; clear of 0: "
             f"{', '.join(clear['name']) or 'none'}.",
@@ -158,6 +158,10 @@ def table(result: TermSeriesResult, metric: str, state: int) -> None:
                 "high": own["high"],
                 "clear": own["clear"],
                 "alike": own["runs_alike"],
+                "step": own["step_rho"],
+                "step_low": own["step_low"],
+                "step_high": own["step_high"],
+                "step_clear": own["step_clear"],
             }
         )
         number = st.column_config.NumberColumn
@@ -176,6 +180,18 @@ def table(result: TermSeriesResult, metric: str, state: int) -> None:
                 "alike": number(
                     "runs alike", width=80, help=f"Of {len(result.runs)} runs, in how many alone the sign is the same."
                 ),
+                "step": number(
+                    "same step",
+                    format="%+.2f",
+                    width=80,
+                    help="ρ of differences between runs at the same step, over all pairs of runs and all steps: what "
+                    "training does to every run cancels.",
+                ),
+                "step_low": number("from ", format="%+.2f", width=60, help="95 % interval, each for itself."),
+                "step_high": number("to ", format="%+.2f", width=60),
+                "step_clear": st.column_config.CheckboxColumn(
+                    "clear of 0 ", width=80, help=f"By an interval that allows for all {result.tests}."
+                ),
             },
             alt=f"{len(shown)} correlations with {metric}.",
         )
@@ -185,9 +201,17 @@ def table(result: TermSeriesResult, metric: str, state: int) -> None:
         else " The loss falls as models get better, so what goes with better models is negative."
     )
     st.caption(
-        "Spearman's ρ of changes between checkpoints of a run. Thick: 95 % interval; thin: the one that allows for "
-        f"all {result.tests}; coloured where that is clear of 0.{better} Click a heading of the table to sort."
+        "Filled: Spearman's ρ of changes between every two checkpoints of a run, in both directions, as in the paper. "
+        f"Thick: 95 % interval; thin: the one that allows for all {result.tests}; coloured where that is clear of 0. "
+        f"{_dotted(result)}Hollow: ρ of differences between runs at the same step.{better} Click a heading of the "
+        "table to sort."
     )
+
+
+def _dotted(result: TermSeriesResult) -> str:
+    if not np.isfinite(result.rho_rising):
+        return ""
+    return f"Dotted: ±{result.rho_rising:.2f}, what two unrelated series have that only rise in training. "
 
 
 def variance(result: TermSeriesResult, indicator: str, state: int) -> None:

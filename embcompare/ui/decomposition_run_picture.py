@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from embcompare.ui.decomposition_picture import HEIGHT, INK
@@ -82,8 +83,11 @@ def run_lines(frame: pd.DataFrame, x: str, y: str, runs: Sequence[str], *, order
     return alt.layer(*layers).properties(height=HEIGHT + 10)
 
 
-def forest(frame: pd.DataFrame, names: Sequence[str]) -> alt.LayerChart:
-    """Draw correlations from -1 to 1 with two intervals: columns name, rho, low, high, low_all, high_all, clear."""
+def forest(frame: pd.DataFrame, names: Sequence[str], rising: float = float("nan")) -> alt.LayerChart:
+    """Draw correlations from -1 to 1 with two intervals: columns name, rho, low, high, low_all, high_all, clear.
+
+    Column step_rho is drawn hollow; at ``rising``, either side of 0, a dotted line.
+    """
     scale = alt.Scale(domain=[-1, 1], nice=False)
     axis = alt.Axis(ticks=False, domain=False, labelLimit=260, labelOverlap=False, labelFlush=False, grid=False)
     y = alt.Y("name:N", sort=list(names), title=None, axis=axis)
@@ -97,6 +101,7 @@ def forest(frame: pd.DataFrame, names: Sequence[str]) -> alt.LayerChart:
                 ("high", "to"),
                 ("low_all", "for all from"),
                 ("high_all", "to "),
+                ("step_rho", "ρ at the same step"),
             )
         ),
     ]
@@ -109,6 +114,12 @@ def forest(frame: pd.DataFrame, names: Sequence[str]) -> alt.LayerChart:
         across = alt.Axis(format="+.1f", values=[-1, -0.5, 0, 0.5, 1])
         x = alt.X(f"{low}:Q", title="Spearman's ρ", scale=scale, axis=across)
         layers.append(rule.encode(x, alt.X2(f"{high}:Q"), y, colour))
+    if np.isfinite(rising):
+        ends = pd.DataFrame({"rising": [-rising, rising]})
+        dotted = alt.Chart(ends).mark_rule(strokeDash=[2, 3], tooltip=None)
+        layers.append(dotted.encode(alt.X("rising:Q", title="Spearman's ρ", scale=scale), color=INK))
+    hollow = alt.Chart(frame.dropna(subset=["step_rho"])).mark_point(size=55, strokeWidth=1.6, tooltip=None)
+    layers.append(hollow.encode(alt.X("step_rho:Q", title="Spearman's ρ", scale=scale), y, color=alt.value("#cb6f33")))
     dots = alt.Chart(frame.dropna(subset=["rho"])).mark_point(filled=True, size=70, opacity=1)
     layers.append(dots.encode(alt.X("rho:Q", title="Spearman's ρ", scale=scale), y, colour, tooltip=tooltip))
     return alt.layer(*layers).properties(height=70 + 21 * len(names))

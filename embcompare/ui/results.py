@@ -86,8 +86,8 @@ def _table(entries: list[Entry]) -> Entry | None:
     frame = pd.DataFrame(
         {
             "experiment": [name_of(entry) for entry in entries],
-            "A": [entries_.sides(entry, _called)[0] for entry in entries],
-            "B": [[*entries_.sides(entry, _called), "–"][1] for entry in entries],
+            "A": [[*entries_.sides(entry, _called), "–"][0] for entry in entries],
+            "B": [[*entries_.sides(entry, _called), "–", "–"][1] for entry in entries],
             "settings": [described(entry) for entry in entries],
             "size": [in_words(entry.bytes) for entry in entries],
             "created": [datetime.fromtimestamp(entry.created, UTC) for entry in entries],
