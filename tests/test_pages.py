@@ -503,3 +503,12 @@ def test_a_time_limit_that_is_none_is_named_with_what_is_allowed(monkeypatch, tw
         assert "cannot be '5m'; give a number of seconds above 0" in at.error[0].value
     finally:
         runs.queue.clear()
+
+
+def test_the_style_of_pages_holds_nothing_that_a_browser_would_take_for_a_tag():
+    """Streamlit cleans what it is given, and a style with such a sign in it is dropped whole."""
+    from embcompare.ui.page import _STYLE
+
+    inside = _STYLE.removeprefix("<style>").removesuffix("</style>")
+    assert len(inside) == len(_STYLE) - len("<style></style>")
+    assert "<" not in inside

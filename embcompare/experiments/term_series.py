@@ -23,7 +23,7 @@ class TermSeries(Settings):
     """Follow the terms of several trainings, checkpoint by checkpoint, and say which go with performance."""
 
     experiment: ClassVar[str] = "term-series"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     precision: ClassVar[str] = "float64"
     result_type: ClassVar[type[Result]] = TermSeriesResult
 

@@ -163,4 +163,10 @@ def dropped(look: Look, result: DecompositionResult) -> None:
         if loss is not None:
             own.append(f"{model}, {loss[0, 0]:.2f} nats a token with nothing left out ({plural(scored, 'prediction')})")
     more = f" {plural(left_out, 'term')} with smaller effects are in the table below." if left_out else ""
-    st.caption(plain(f"Loss of {'; '.join(own)}. Lines: 95 % interval over texts.{more}"))
+    st.caption(
+        plain(
+            f"Loss of {'; '.join(own)}. Lines: 95 % interval over texts. A term "
+            "is set to zero in the last state alone: what later blocks made of it stays, so this is its direct part, "
+            f"not what the model would be without the module.{more}"
+        )
+    )

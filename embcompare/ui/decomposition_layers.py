@@ -107,7 +107,7 @@ def _show(wanted: Decomposition, look: Look, result: DecompositionResult) -> Non
     labels = look.labels
     verdict = [*(say.carries(result, side, label) for side, label in zip("ab", labels, strict=True))]
     verdict.append(say.apart(result))
-    st.markdown("  \n".join(map(plain, verdict)), help="Importance e·d/|e|² of a term d in a state e; it sums to 1.")
+    st.markdown("  \n".join(map(plain, verdict)), help=say.IMPORTANCE)
     st.caption(plain(" ".join([say.read(result), *result.notices])))
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         indicator = frame.choose("Indicator", frame.INDICATORS, "indicator")

@@ -166,7 +166,8 @@ def brought(look: Look, result: SentenceTermsResult, chosen: dict[str, int]) -> 
     st.caption(
         "Oh & Schuler (2023): the model with its attention weights, its norms' statistics and the tangents of its "
         "activations held, so that each input token's way to the state can be followed alone; exact at this text. "
-        "Grey: the correction, all biases together."
+        "Grey: the correction, all biases together. A token's part is all that came of it on the way, through "
+        "attention and feed-forward; the term ‘input’ above is the bare embedding of the token itself."
     )
 
 

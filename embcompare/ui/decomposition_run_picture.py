@@ -15,6 +15,10 @@ from embcompare.ui.decomposition_picture import HEIGHT, INK
 _RUNS = ("#2a8c96", "#cb6f33", "#6f86c4", "#958a36", "#9a6fa8", "#3f9d5c", "#c7566f", "#4f7f9e", "#a0603c", "#7d8a8e")
 
 
+_MODELS = ("#8796a8", "#b3739b")
+"""Of two models: none of the colours that terms have on the same page."""
+
+
 def interval_bars(frame: pd.DataFrame, value: str, names: Sequence[str], models: Sequence[str]) -> alt.LayerChart:
     """Draw one bar a ``name`` and ``model`` with its interval: columns name, model, value, low, high."""
     axis = alt.Axis(ticks=False, domain=False, labelLimit=220, labelOverlap=False, labelFlush=False)
@@ -24,7 +28,7 @@ def interval_bars(frame: pd.DataFrame, value: str, names: Sequence[str], models:
         "model:N",
         sort=list(models),
         title=None,
-        scale=alt.Scale(domain=list(models), range=list(_RUNS[: len(models)])),
+        scale=alt.Scale(domain=list(models), range=list(_MODELS[: len(models)])),
         legend=alt.Legend(orient="top", labelLimit=320) if len(models) > 1 else None,
     )
     tooltip = [

@@ -178,7 +178,7 @@ def _show(wanted: SentenceTerms, look: Look, result: SentenceTermsResult) -> Non
     states = {side: int(getattr(result, f"state_{side}")) for side in "ab"}
     st.markdown(
         "  \n".join(plain(say.of_token(result, side, states[side], chosen[side])) for side in "ab"),
-        help="Importance e·d/|e|² of each term d in the state e; it sums to 1.",
+        help=say.IMPORTANCE,
     )
     for side in "ab":
         _translation(result, side)

@@ -115,6 +115,13 @@ def matched(depth_a: int, depth_b: int) -> list[tuple[int, int]]:
     return pairs if depth_a <= depth_b else [(b, a) for a, b in pairs]
 
 
+IMPORTANCE = (
+    "Importance e·d/|e|² of a term d in a state e, both vectors: how much of the state's length lies in the term, "
+    "along the state's own direction. Over the terms it sums to 1."
+)
+"""What importance is, where it is first named."""
+
+
 def apart(result: DecompositionResult) -> str:
     """Say where the two models' terms differ most, among those whose intervals do not overlap."""
     names = [pictures.kinds_of(result.kinds_a), pictures.kinds_of(result.kinds_b)]
@@ -122,6 +129,7 @@ def apart(result: DecompositionResult) -> str:
     means = [pictures.by_kind(result.of(side, "importance"), getattr(result, f"kinds_{side}"), 1) for side in "ab"]
     bounds = [ends(result, side) for side in "ab"]
     found: list[tuple[float, str]] = []
+    looked = len(matched(len(means[0]), len(means[1]))) * len(common)
     known = all(each is not None for pair in bounds for each in pair)
     for a, b in matched(len(means[0]), len(means[1])):
         for kind in common:
@@ -141,7 +149,8 @@ def apart(result: DecompositionResult) -> str:
             return "With one text there are no intervals, so whether the two differ cannot be told."
         return "Nowhere along the depth are the intervals of the two models apart."
     gap, said = max(found, key=lambda each: each[0])
-    how = "The two differ most, with their 95 % intervals apart, in" if known else "The two differ most in"
+    of = f"Of {looked} terms of states compared, the two differ most"
+    how = f"{of} (95 % intervals apart, each for itself) in" if known else f"{of} in"
     return f"{how} {said}." if gap >= 0.005 else "The two models' terms hardly differ at any depth."
 
 
@@ -166,9 +175,10 @@ def ablated(result: DecompositionResult, labels: tuple[str, str]) -> str:
             continue
         worst = 1 + int(np.nanargmax(rise[0, 1:]))
         rises, low, high = (pictures.number(float(each)) for each in rise[:, worst])
-        parts.append(f"without {named(dropped[worst])} the loss of {label} rises by {rises} nats ({low} to {high})")
+        what = named(dropped[worst])
+        parts.append(f"with the {what} term left out of it the loss of {label} rises by {rises} nats ({low} to {high})")
     text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}, more than without any other term." if text else ""
+    return f"What a term gives directly to the last state: {text}, more than without any other term." if text else ""
 
 
 def axis(*states: tuple[str, ...]) -> str:

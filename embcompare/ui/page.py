@@ -30,7 +30,8 @@ PAGES: dict[str, str] = {
 }
 """Script of each page and its label, in the order of the navigation."""
 
-# Only measure, spacing and the current page's mark; colours and type are the theme's (.streamlit/config.toml).
+# Only measure, spacing, the current page's mark and a faded edge where there is more to scroll to; colours and type are
+# the theme's (.streamlit/config.toml).
 _STYLE = """<style>
 .stMainBlockContainer { max-width: 1280px; }
 .st-key-navigation { border-bottom: 1px solid color-mix(in srgb, currentColor 16%, transparent);
@@ -39,7 +40,9 @@ _STYLE = """<style>
 .st-key-lead p { font-size: 1.06rem; line-height: 1.55; max-width: 46rem; }
 .stMarkdown p, .stMarkdown li { max-width: 50rem; }
 .stCaption p, [data-testid="stCaptionContainer"] p { max-width: 50rem; }
-[class*="st-key-scrolled_"] { overflow-x: auto; }
+@keyframes edge { 0%, 98% { mask-image: linear-gradient(to right, black calc(100% - 48px), transparent); }
+  100% { mask-image: none; } }
+[class*="st-key-scrolled_"] { overflow-x: auto; animation: edge linear; animation-timeline: scroll(self inline); }
 @media (max-width: 640px) { .stMainBlockContainer { padding-left: 1rem; padding-right: 1rem; }
   .st-key-navigation { column-gap: .1rem; } }
 </style>"""
