@@ -12,7 +12,7 @@ test: $(VENV)/.installed-dev  ## the whole test suite, the browser tests with it
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## style, types and the import contract
 	$(BIN)/python -m ruff check .

@@ -25,6 +25,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tiny import TINY, save_tiny
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each file to one worker, and all browser tests to the same one: two browsers at once slow each other down."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            name = nodeid.partition("::")[0].rpartition("/")[2]
+            return "browser" if name.startswith("test_browser") else name
+
+    return ByFile(config, log)
+
+
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory) -> Callable[..., Path]:
     """Give ``folder(name, seed=0)``: a saved tiny model of ``tiny.TINY``, made on first use."""

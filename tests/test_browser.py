@@ -24,7 +24,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 expect.set_options(timeout=60_000)
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = next(filter(None, (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -315,8 +315,7 @@ def shots(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("width", [1400, 420])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 420)])
 def test_pages_fit_their_window_in_light_and_dark(theme, width, browser, server, shots, page):
     context = browser.new_context(
         viewport={"width": width, "height": 1000}, color_scheme=theme, base_url=server.url, reduced_motion="reduce"

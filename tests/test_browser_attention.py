@@ -7,7 +7,7 @@ import re
 import pytest
 from test_browser import PATIENCE, browser, expect, page, rest, server  # noqa: F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 QUICK = "tab=attention&attention_null_draws=2&attention_halves=4"
 
@@ -32,7 +32,7 @@ def test_a_click_on_two_heads_shows_their_patterns_and_enters_the_address(page):
         expect(pattern).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark"])
 def test_the_tab_fits_a_phone(browser, server, scheme):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": 420, "height": 900})
     opened = context.new_page()

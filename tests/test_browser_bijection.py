@@ -7,7 +7,7 @@ import re
 import pytest
 from test_browser import PATIENCE, browser, cells, expect, page, rest, server  # noqa: F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 PAIR = "model_a=demo/gpt2-series-2000&model_b=demo/gpt2-series-1000"
 GRID = f"{PAIR}&max_rows=900&splits=1&null_draws=1&downstream=4"

@@ -10,7 +10,7 @@ from test_browser import PATIENCE, browser, cell, chosen, expect, page, rest, se
 
 from embcompare.measures import linear_cka
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 QUICK = "null_draws=4&halves=4&max_rows=200"
 DEEP_LINK = f"/Representations?{QUICK}&layer_a=2&layer_b=3"
@@ -76,7 +76,7 @@ def test_difference_and_lens_are_a_click_away(page):  # noqa: F811
     assert "tab=lens" in page.url
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light"])
 def test_own_text_is_pasted_chosen_and_compared(browser, server, scheme):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": 1200, "height": 900})
     opened = context.new_page()
@@ -99,7 +99,7 @@ def test_own_text_is_pasted_chosen_and_compared(browser, server, scheme):  # noq
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["dark"])
 def test_the_lens_fits_a_phone_and_shows_no_setting_that_it_does_not_use(browser, server, scheme):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": 420, "height": 900})
     opened = context.new_page()

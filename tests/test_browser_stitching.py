@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from test_browser import PATIENCE, browser, cells, expect, page, rest, server  # noqa: F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 QUICK = "model_a=demo/gpt2-series-2000&model_b=demo/gpt2-series-1000&sentences=4&kernels=pseudo_inverse,permuted"
 DEEP_LINK = f"/Stitching?{QUICK}&cut=2&entry=3&prompt=The+whale&tokens=4"

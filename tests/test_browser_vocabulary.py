@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from test_browser import PATIENCE, browser, expect, page, rest, server  # noqa: F401
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 DEEP_LINK = "/Vocabulary?group=ff_keys&layer_a=4&layer_b=4&vector=a.ff_keys.4.55"
 
@@ -80,8 +80,7 @@ def test_the_downloaded_reading_is_that_of_the_python_call(page, tmp_path):  # n
     assert frame["z"].tolist() == pytest.approx(again["z"].tolist())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1400)])
 def test_every_view_fits_its_window_in_light_and_dark(browser, server, scheme, width):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": width, "height": 1000})
     opened = context.new_page()
