@@ -27,7 +27,7 @@ from tiny import TINY, save_tiny
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Give each file to one worker, and all browser tests to the same one: two browsers at once slow each other down."""
+    """Give each file to one worker, and all browser tests to the same: two browsers at once slow each other down."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
