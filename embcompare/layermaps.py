@@ -6,7 +6,6 @@ both models' weights and of the text, and whoever loads it with other weights is
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embcompare.errors import Cancelled, Incomparable, InputError, SettingsError, StoreError
+from embcompare.experiments.bijection_fits import digest_of
 from embcompare.folders import misplaced, reason
 from embcompare.running import Progress, RunContext, fingerprints, resolve_device
 
@@ -117,7 +117,7 @@ class LayerMap:
             each = values.mean if name.startswith("mean") else values.scale
             arrays[f"{_OWN}{name}"] = np.ascontiguousarray(each.cpu().numpy())
         text = json.dumps({"format": _FORMAT, "map": header, "pair": asdict(self.pair)}, separators=(",", ":"))
-        data: bytes = save(arrays, {"embcompare_map": text, "sha256": _digest(text, arrays)})
+        data: bytes = save(arrays, {"embcompare_map": text, "sha256": digest_of(arrays, text)})
         return data
 
 
@@ -233,7 +233,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any], LayerPa
     text = metadata.get("embcompare_map")
     if text is None:
         raise InputError(f"{what}; give one that LayerMap.save wrote.")
-    if metadata.get("sha256") != _digest(text, arrays):
+    if metadata.get("sha256") != digest_of(arrays, text):
         raise InputError(f"{path} is damaged: its content does not fit its digest; save the map again.")
     try:
         described = json.loads(text)
@@ -249,12 +249,3 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], Mapping[str, Any], LayerPa
         return arrays, described["map"], pair
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{what}: its description is incomplete; save the map again.") from error
-
-
-def _digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

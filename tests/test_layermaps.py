@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 from sklearn.metrics import r2_score
 
 import embcompare
-from embcompare import layermaps
 from embcompare.errors import Cancelled, EmbcompareError, InputError, SettingsError, StoreError
+from embcompare.experiments.bijection_fits import digest_of
 from embcompare.experiments.bijection_rows import FeatureRows, prepared
 from embcompare.experiments.sides import read_pair
 from embcompare.layermaps import LayerMap, MapMismatch, fit_layer_map, load_layer_map
@@ -187,7 +187,7 @@ def test_a_file_signed_by_somebody_else_is_read_strictly_all_the_same(change, ri
         text = file.metadata()["embcompare_map"]
     arrays = load_file(path)
     change(arrays)
-    save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+    save_file(arrays, path, {"embcompare_map": text, "sha256": digest_of(arrays, text)})
     with pytest.raises(InputError):
         load_layer_map(path)
 
@@ -209,7 +209,7 @@ def test_a_description_that_is_none_is_refused(text, ridge, tmp_path):
     path = tmp_path / "map.safetensors"
     ridge.save(path)
     arrays = load_file(path)
-    save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+    save_file(arrays, path, {"embcompare_map": text, "sha256": digest_of(arrays, text)})
     with pytest.raises(InputError):
         load_layer_map(path)
 
@@ -309,12 +309,12 @@ def test_a_description_with_facts_of_other_kinds_is_refused(ridge, tmp_path):
     arrays = load_file(path)
     for name, value in (("weights_a", 7), ("layer_a", "2"), ("settings", []), ("r2", None)):
         text = json.dumps({**described, "pair": {**described["pair"], name: value}})
-        save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+        save_file(arrays, path, {"embcompare_map": text, "sha256": digest_of(arrays, text)})
         with pytest.raises(InputError, match="its description is incomplete"):
             load_layer_map(path)
     for header in ([], {"map": ["ridge"]}, {**described["map"], "options": {"bend": 1}}):
         text = json.dumps({**described, "map": header})
-        save_file(arrays, path, {"embcompare_map": text, "sha256": layermaps._digest(text, arrays)})
+        save_file(arrays, path, {"embcompare_map": text, "sha256": digest_of(arrays, text)})
         with pytest.raises(InputError):
             load_layer_map(path)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from embcompare.experiments.base import Result
-from embcompare.experiments.depth import cell_table
+from embcompare.experiments.depth import cell_table, closest, z_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,11 +87,7 @@ class AttentionSimilarityResult(Result):
     @property
     def z(self) -> np.ndarray | None:
         """Closer than wrong pairings by so many of their standard deviations; None without them."""
-        if self.null_mean is None or self.null_sd is None:
-            return None
-        sign = 1.0 if self.higher_is_closer else -1.0
-        with np.errstate(all="ignore"):
-            return np.asarray(np.where(self.null_sd > 0, sign * (self.values - self.null_mean) / self.null_sd, np.nan))
+        return z_scores(self.values, self.null_mean, self.null_sd, 1.0 if self.higher_is_closer else -1.0)
 
     @property
     def low(self) -> np.ndarray | None:
@@ -106,12 +102,12 @@ class AttentionSimilarityResult(Result):
     @property
     def best_a(self) -> np.ndarray:
         """(L_a H_a,) int64: the closest head of B for each head of A; -1 where none is defined."""
-        return _closest(self.values, self.higher_is_closer)
+        return closest(self.values, self.higher_is_closer)
 
     @property
     def best_b(self) -> np.ndarray:
         """(L_b H_b,) int64: the closest head of A for each head of B."""
-        return _closest(self.values.T, self.higher_is_closer)
+        return closest(self.values.T, self.higher_is_closer)
 
     def name(self, side: str, head: int) -> str:
         """Return what a head is called: ``block 3, head 0``."""
@@ -168,8 +164,3 @@ class AttentionSimilarityResult(Result):
             matrix = getattr(self, name)
             table[name] = np.full(self.values.size, np.nan) if matrix is None else matrix.ravel()
         return pd.DataFrame(table)
-
-
-def _closest(values: np.ndarray, higher_is_closer: bool) -> np.ndarray:
-    ranked = np.where(np.isnan(values), -np.inf, values if higher_is_closer else -values)
-    return np.asarray(np.where(np.isfinite(ranked).any(1), ranked.argmax(1), -1), dtype=np.int64)

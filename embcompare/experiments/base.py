@@ -73,6 +73,12 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def like(kind: type[Settings], name: str, **changes: Any) -> Any:
+    """Declare a setting as another experiment does, but for ``changes``, named as in :func:`option`."""
+    item = kind.__dataclass_fields__[name]
+    return option(**{"default": item.default, **item.metadata, **changes})
+
+
 class Context(Protocol):
     """What a running experiment may ask of its surroundings."""
 

@@ -6,12 +6,11 @@ linear map, and a perceptron than that, each with its interval, layer by layer.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from embcompare.errors import SettingsError
-from embcompare.experiments.base import Context, Result, Settings, option
+from embcompare.experiments.base import Context, Result, Settings, like, option
 from embcompare.experiments.bijection import Bijection, parse_maps
 from embcompare.experiments.bijection_depths_result import BijectionDepthsResult
 from embcompare.experiments.bijection_rows import check_shares
@@ -21,12 +20,6 @@ __all__ = ["DEFAULT_MAPS", "BijectionDepths", "BijectionDepthsResult"]
 
 DEFAULT_MAPS = "mean, orthogonal, least_squares, ridge, inn, mlp"
 """What the reading needs."""
-_BIJECTION = {item.name: item for item in dataclasses.fields(Bijection)}
-
-
-def _like(name: str) -> Any:
-    """Declare a setting as :class:`Bijection` does."""
-    return option(_BIJECTION[name].default, **_BIJECTION[name].metadata)
 
 
 @dataclass(frozen=True)
@@ -40,29 +33,29 @@ class BijectionDepths(Settings):
     version: ClassVar[int] = 1
     result_type: ClassVar[type[Result]] = BijectionDepthsResult
 
-    model_a: str = _like("model_a")
-    model_b: str = _like("model_b")
+    model_a: str = like(Bijection, "model_a")
+    model_b: str = like(Bijection, "model_b")
     layers: str = option(
         "",
         label="Pairs of layers",
         help="As 2:3, 4:4, A's before B's; empty for every layer of A with the one of B at the same depth.",
     )
-    maps: str = option(DEFAULT_MAPS, label="Maps", help=_BIJECTION["maps"].metadata["help"])
-    what: str = _like("what")
-    corpus: str = _like("corpus")
-    pooling: str = _like("pooling")
-    max_rows: int = _like("max_rows")
-    validation: float = _like("validation")
-    test: float = _like("test")
-    standardise: bool = _like("standardise")
-    runs: int = _like("runs")
-    epochs: int = _like("epochs")
-    patience: int = _like("patience")
-    batch: int = _like("batch")
-    rate: float = _like("rate")
-    margin: float = _like("margin")
-    pairing: str = _like("pairing")
-    seed: int = _like("seed")
+    maps: str = like(Bijection, "maps", default=DEFAULT_MAPS)
+    what: str = like(Bijection, "what")
+    corpus: str = like(Bijection, "corpus")
+    pooling: str = like(Bijection, "pooling")
+    max_rows: int = like(Bijection, "max_rows")
+    validation: float = like(Bijection, "validation")
+    test: float = like(Bijection, "test")
+    standardise: bool = like(Bijection, "standardise")
+    runs: int = like(Bijection, "runs")
+    epochs: int = like(Bijection, "epochs")
+    patience: int = like(Bijection, "patience")
+    batch: int = like(Bijection, "batch")
+    rate: float = like(Bijection, "rate")
+    margin: float = like(Bijection, "margin")
+    pairing: str = like(Bijection, "pairing")
+    seed: int = like(Bijection, "seed")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +71,7 @@ class BijectionDepths(Settings):
 
     def at(self, layer_a: int, layer_b: int) -> Bijection:
         """Return the settings of one depth by itself, with B's predictions and drawn rows left out."""
-        shared = {name: getattr(self, name) for name in _BIJECTION if hasattr(self, name)}
+        shared = {item.name: getattr(self, item.name) for item in fields(Bijection) if hasattr(self, item.name)}
         return Bijection(**shared, layer_a=layer_a, layer_b=layer_b, downstream=0, shown=1)
 
     def compute(self, context: Context) -> BijectionDepthsResult:

@@ -37,7 +37,7 @@ _TITLE = 200
 def fit_key(identity: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     """Return the 64 hexadecimal digits that name a fit: what it is made with, ready for JSON, and its rows."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
-    digest.update(_digest(arrays).encode())
+    digest.update(digest_of(arrays).encode())
     return digest.hexdigest()
 
 
@@ -64,7 +64,7 @@ class FitFolder:
             arrays: dict[str, np.ndarray] = {name: np.array(each) for name, each in load(data).items()}
             with safe_open(path, "numpy") as file:
                 metadata = file.metadata() or {}
-            if metadata.get("sha256") != _digest(arrays):
+            if metadata.get("sha256") != digest_of(arrays):
                 raise ValueError("its content does not fit its digest")
             with suppress(OSError):
                 os.utime(path)
@@ -81,7 +81,7 @@ class FitFolder:
         """Keep a checkpoint, whole or not at all, in place of an earlier one; ``title`` tells people what it is of."""
         from safetensors.numpy import save
 
-        facts = {"sha256": _digest(arrays), "seconds": repr(seconds), "title": title[:_TITLE]}
+        facts = {"sha256": digest_of(arrays), "seconds": repr(seconds), "title": title[:_TITLE]}
         data: bytes = save(dict(arrays), facts)
         if len(data) > self.max_bytes:
             self._say(f"a checkpoint takes {in_words(len(data))} and {in_words(self.max_bytes)} may be kept")
@@ -171,8 +171,9 @@ def _used(path: Path) -> float:
     return folders.used(path) / 1e9
 
 
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
+def digest_of(arrays: Mapping[str, np.ndarray], start: str = "") -> str:
+    """Return the SHA-256 of arrays, their names, types and shapes, after a text that belongs to them."""
+    digest = hashlib.sha256(start.encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())

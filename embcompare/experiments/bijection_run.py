@@ -16,7 +16,7 @@ from embcompare.experiments.bijection_result import BijectionResult
 from embcompare.experiments.bijection_rows import prepared
 from embcompare.experiments.bijection_shown import principal_directions, row_names, worst_texts
 from embcompare.experiments.bijection_table import Table
-from embcompare.experiments.bijection_training import key_of, network_options, title_of, train_kept
+from embcompare.experiments.bijection_training import key_of, network_options, seed_of, title_of, train_kept
 from embcompare.maps.catalogue import MapDeclaration, get_map
 from embcompare.words import plural
 
@@ -103,9 +103,6 @@ class BijectionRun:
         except BaseException as reason:  # so that it is not taken for what a map says of its rows
             self.stopped = reason
             raise
-
-    def _seed(self, run: int) -> int:
-        return (self.settings.seed + run) % 2**31
 
     def _fit(self, at: int, declared: MapDeclaration, run: int) -> None:
         """Fit and score one map; one that cannot be fitted on these rows is left out with its reason."""
@@ -232,7 +229,7 @@ class BijectionRun:
         train_texts, validation_texts, test_texts = (len(np.unique(items)) for items in self.items)
         return BijectionResult(
             maps=self.names,
-            seeds=tuple(self._seed(run) for run in range(self.runs)),
+            seeds=tuple(seed_of(self.settings, run) for run in range(self.runs)),
             name_a=pair.a.names[0],
             name_b=pair.b.names[0],
             width_a=pair.a.width,

@@ -96,10 +96,15 @@ def train_kept(
     return watch.seconds
 
 
+def seed_of(settings: Bijection, run: int) -> int:
+    """Return the seed of a run's trainings."""
+    return (settings.seed + run) % 2**31
+
+
 def network_options(settings: Bijection, run: int, device: str) -> dict[str, Any]:
     """Return the options that the networks of a run are made with."""
     options: dict[str, Any] = {name: getattr(settings, name) for name in ("epochs", "patience", "batch")}
-    return {**options, "seed": (settings.seed + run) % 2**31, "rate": settings.rate or None, "device": device}
+    return {**options, "seed": seed_of(settings, run), "rate": settings.rate or None, "device": device}
 
 
 def title_of(label: str, a: Side, b: Side) -> str:

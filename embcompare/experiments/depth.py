@@ -76,6 +76,24 @@ def depth_agreement(matrix: np.ndarray, seed: int = 0, sampled: int = RANDOM_ASS
     return DepthAgreement(pairs, hits / len(pairs), chance, _p_value(near, hits, seed, sampled))
 
 
+def z_scores(
+    values: np.ndarray, mean: np.ndarray | None, sd: np.ndarray | None, sign: float | np.ndarray
+) -> np.ndarray | None:
+    """Return how many standard deviations of a null lie between it and ``values``, times ``sign``; NaN where it has
+    no spread, and None where there is no null.
+    """
+    if mean is None or sd is None:
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(sd > 0, sign * (values - mean) / sd, np.nan))
+
+
+def closest(values: np.ndarray, higher_is_closer: bool) -> np.ndarray:
+    """Return the column of the closest cell of every row, (rows,) int64; -1 where none is defined."""
+    ranked = np.where(np.isnan(values), -np.inf, values if higher_is_closer else -values)
+    return np.asarray(np.where(np.isfinite(ranked).any(1), ranked.argmax(1), -1), dtype=np.int64)
+
+
 def cell_table(
     values: np.ndarray, assignment: np.ndarray, more: Mapping[str, np.ndarray | None]
 ) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from embcompare.errors import SettingsError
 from embcompare.experiments.base import Result
-from embcompare.experiments.depth import cell_table
+from embcompare.experiments.depth import cell_table, z_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,11 +130,8 @@ class LogitLensResult(Result):
     @property
     def z(self) -> np.ndarray | None:
         """(4, L_a + 1, L_b + 1): closer than the null by so many of its standard deviations; None without a null."""
-        if self.null_mean is None or self.null_sd is None:
-            return None
         sign = np.array([1.0 if name == "overlap" else -1.0 for name in self.measures])[:, None, None]
-        with np.errstate(all="ignore"):
-            return np.asarray(np.where(self.null_sd > 0, sign * (self.values - self.null_mean) / self.null_sd, np.nan))
+        return z_scores(self.values, self.null_mean, self.null_sd, sign)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a cell: both layers, each measure with its error, null and z, assigned, of equal depth."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from embcompare.experiments.base import Context, Result, Settings, option
-from embcompare.experiments.bijection import parse_maps
+from embcompare.experiments.base import Context, Result, Settings, like, option
+from embcompare.experiments.bijection import Bijection, parse_maps
 from embcompare.experiments.bijection_rows import FeatureRows, check_shares
 from embcompare.experiments.map_pairs_result import MapPairsResult
-from embcompare.experiments.sides import POOLINGS, WHAT, check_what, read_pair
+from embcompare.experiments.sides import check_what, read_pair
 
 __all__ = ["CLOSED", "MapPairs", "MapPairsResult"]
 
@@ -29,39 +29,24 @@ class MapPairs(Settings):
     version: ClassVar[int] = 1
     result_type: ClassVar[type[Result]] = MapPairsResult
 
-    model_a: str = option(
-        model=True, vectors=True, label="Model A", help="Maps start here: demo model, folder, hub name, vectors/DIGEST."
-    )
-    model_b: str = option(
-        model=True, vectors=True, label="Model B", help="Maps lead here: demo model, folder, hub name, vectors/DIGEST."
-    )
+    model_a: str = like(Bijection, "model_a")
+    model_b: str = like(Bijection, "model_b")
     maps: str = option(
         "orthogonal, ridge",
         label="Maps",
         help="With commas: orthogonal, least_squares, ridge; see embcompare.maps.MAPS.",
     )
-    what: str = option("hidden", added=True, label="What", choices=tuple(WHAT), help="What of each block is mapped.")
-    corpus: str = option("shipped", corpus=True, label="Corpus", help="shipped, or text/DIGEST of a text you gave.")
-    pooling: str = option("token", label="Rows", choices=tuple(POOLINGS), help="What is mapped, row by row.")
-    max_rows: int = option(4000, label="Rows at most", low=10, high=200_000, help="Whole sentences are drawn.")
-    validation: float = option(
-        0.15, label="Share for validation", low=0.01, high=0.8, help="Of the rows: left out, as networks need them."
-    )
-    test: float = option(
-        0.2, label="Share for test", low=0.01, high=0.8, help="Of the rows, whole texts; no map sees it."
-    )
-    standardise: bool = option(
-        True, label="Standardise", help="Scale features by their training rows; a rotation may show only without."
-    )
+    what: str = like(Bijection, "what")
+    corpus: str = like(Bijection, "corpus")
+    pooling: str = like(Bijection, "pooling")
+    max_rows: int = like(Bijection, "max_rows")
+    validation: float = like(Bijection, "validation", help="Of the rows: left out, as networks need them.")
+    test: float = like(Bijection, "test")
+    standardise: bool = like(Bijection, "standardise")
     splits: int = option(3, label="Splits", low=1, high=50, help="Into training and test, each drawn by its own seed.")
     null_draws: int = option(3, label="Null draws", low=0, high=1000, help="Wrong pairings; 0 leaves the null out.")
-    pairing: str = option(
-        "auto",
-        label="Pair vectors by",
-        choices=("auto", "row", "id"),
-        help="Your own vectors: auto pairs by id where both sides have ids, else row by row.",
-    )
-    seed: int = option(0, label="Seed", low=0, high=2**31 - 1, help="Of rows, splits and wrong pairings.")
+    pairing: str = like(Bijection, "pairing")
+    seed: int = like(Bijection, "seed", help="Of rows, splits and wrong pairings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from embcompare.experiments.base import Result
-from embcompare.experiments.depth import cell_table, double_centred
+from embcompare.experiments.depth import cell_table, closest, double_centred, z_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,11 +76,7 @@ class RepresentationSimilarityResult(Result):
     @property
     def z(self) -> np.ndarray | None:
         """(L_a, L_b): closer than the null by so many of its standard deviations; None without a null."""
-        if self.null_mean is None or self.null_sd is None:
-            return None
-        sign = 1.0 if self.higher_is_closer else -1.0
-        with np.errstate(all="ignore"):
-            return np.asarray(np.where(self.null_sd > 0, sign * (self.values - self.null_mean) / self.null_sd, np.nan))
+        return z_scores(self.values, self.null_mean, self.null_sd, 1.0 if self.higher_is_closer else -1.0)
 
     @property
     def low(self) -> np.ndarray | None:
@@ -95,12 +91,12 @@ class RepresentationSimilarityResult(Result):
     @property
     def best_match_a(self) -> np.ndarray:
         """(L_a,) int64: the column of the closest layer of B for each layer of A; -1 where no cell is defined."""
-        return _closest(self.values, self.higher_is_closer)
+        return closest(self.values, self.higher_is_closer)
 
     @property
     def best_match_b(self) -> np.ndarray:
         """(L_b,) int64: the row of the closest layer of A for each layer of B; -1 where no cell is defined."""
-        return _closest(self.values.T, self.higher_is_closer)
+        return closest(self.values.T, self.higher_is_closer)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a cell: both layers, value, interval, null, z, assigned or not, reason if undefined."""
@@ -113,8 +109,3 @@ class RepresentationSimilarityResult(Result):
         frame["layer_a"] += self.start[0]
         frame["layer_b"] += self.start[1]
         return frame
-
-
-def _closest(values: np.ndarray, higher_is_closer: bool) -> np.ndarray:
-    ranked = np.where(np.isnan(values), -np.inf, values if higher_is_closer else -values)
-    return np.asarray(np.where(np.isfinite(ranked).any(1), ranked.argmax(1), -1), dtype=np.int64)

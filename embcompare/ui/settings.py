@@ -30,20 +30,18 @@ def edited(
     choices: Mapping[str, Sequence[Any]] | None = None,
     page: str = "parameters",
     hidden: Collection[str] = (),
-    renamed: Mapping[str, str] | None = None,
 ) -> S | None:
     """Show a widget for every setting and return the settings; None, with a sentence, when they are refused.
 
     ``fixed`` are settings that are chosen elsewhere, ``rows`` the plain ones, row by row, ``advanced`` those in the
     expander; ``names`` says how the choices of a setting are called, ``choices`` what a setting can be whose
     declaration has no list; ``page`` is whose values they are. ``hidden`` settings keep their values and have no
-    widget, for what is looked at makes no use of them. ``renamed`` are settings that the page calls otherwise, for
-    another experiment on it has one of that name.
+    widget, for what is looked at makes no use of them.
     """
-    offered, called = choices or {}, renamed or {}
+    offered = choices or {}
 
     def key(name: str) -> str:
-        return links.key(page, called.get(name, name))
+        return links.key(page, name)
 
     fields = {item.name: item for item in dataclasses.fields(kind)}
     values: dict[str, Any] = dict(fixed)
